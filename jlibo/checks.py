@@ -1,0 +1,79 @@
+"""Front-door checks: what a public function says about an argument it cannot use.
+
+Every message names the argument, what was expected and what came. Checks of *shape* work on traced arrays
+too; checks of *values* look only at arrays that hold values now, and are silent under `jit`, `vmap` or
+`grad`, where the functions answer with a status instead.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+
+def is_concrete(value: Any) -> bool:
+    """Whether `value` holds numbers now, rather than standing for numbers to come."""
+    return not isinstance(value, jax.core.Tracer)
+
+
+def fail(argument: str, expected: str, got: object) -> None:
+    """Raise the one error that all checks raise."""
+    raise ValueError(f"`{argument}` should be {expected}, but got {got}.")
+
+
+def check_shape(argument: str, value: Any, expected: Sequence[int | str]) -> None:
+    """Check a shape against sizes (`int`) and axes of any size (`str`, used as their name in the message)."""
+    shape = tuple(np.shape(value))
+    fits = len(shape) == len(expected) and all(
+        isinstance(want, str) or want == have for want, have in zip(expected, shape, strict=True)
+    )
+    if not fits:
+        fail(argument, f"an array of shape [{', '.join(map(str, expected))}]", f"shape {list(shape)}")
+
+
+def check_finite(argument: str, value: Any) -> None:
+    """Check that no entry is NaN or infinite, and say where the first bad one is."""
+    if not is_concrete(value):
+        return
+    array = np.asarray(value)
+    bad = ~np.isfinite(array)
+    if bad.any():
+        where = [int(i) for i in np.argwhere(bad)[0]]
+        place = f" at {where}" if where else ""
+        fail(argument, "finite everywhere", f"{int(bad.sum())} NaN or infinite value(s), the first{place}")
+
+
+def check_range(
+    argument: str,
+    value: Any,
+    *,
+    at_least: float | None = None,
+    above: float | None = None,
+    at_most: float | None = None,
+) -> None:
+    """Check that every entry of `value` is a number within the bounds."""
+    if not is_concrete(value):
+        return
+    array = np.asarray(value)
+    bounds = [
+        (at_least is None or bool((array >= at_least).all()), f">= {at_least}"),
+        (above is None or bool((array > above).all()), f"> {above}"),
+        (at_most is None or bool((array <= at_most).all()), f"<= {at_most}"),
+    ]
+    asked = [
+        words
+        for (_, words), bound in zip(bounds, (at_least, above, at_most), strict=True)
+        if bound is not None
+    ]
+    if not all(good for good, _ in bounds):
+        got = array.item() if array.ndim == 0 else f"values from {array.min()} to {array.max()}"
+        fail(argument, f"a number {' and '.join(asked)}", got)
+
+
+def check_count(argument: str, value: Any, *, at_least: int = 1) -> None:
+    """Check that `value` is a whole Python number, as every static size must be."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        fail(argument, "a whole number known before tracing", f"{value!r} ({type(value).__name__})")
+    if value < at_least:
+        fail(argument, f"a whole number >= {at_least}", value)
