@@ -1,0 +1,103 @@
+# Only Python (3.11 or newer) and GNU make are needed: every target makes the environment it runs in.
+
+PYTHON ?= python3
+VENV ?= .venv
+PEERS_VENV ?= .venv-peers
+PYTEST_ARGS ?= -n 2 --dist loadfile
+DEMO_ARGS ?= reproduce lifelong-cosine --seeds 20 --out out
+BENCHMARKS ?= benchmarks/group_lasso.py
+
+BIN := $(VENV)/bin
+PIP_INSTALL := -m pip install -qq --disable-pip-version-check
+
+# The environment of the caller must not leak into ours.
+unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
+export PYTHONNOUSERSITE := 1
+export MPLBACKEND ?= Agg
+export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help install demo test test-slow unit lint format typecheck check bench peers notebooks clean distclean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+# --- environments -------------------------------------------------------------------------------------------
+
+# $(call make_venv,DIR): a virtual environment in DIR, or words a person can act on.
+define make_venv
+	@command -v "$(PYTHON)" >/dev/null || { \
+	  echo "'$(PYTHON)' is not on this machine: install Python 3.11 or newer, or say make PYTHON=..."; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "jlibo needs Python 3.11 or newer, but '$(PYTHON)' is $$("$(PYTHON)" -V 2>&1): say make PYTHON=..."; \
+	  exit 1; }
+	@"$(PYTHON)" -c 'import venv, ensurepip' 2>/dev/null || { \
+	  echo "'$(PYTHON)' cannot make virtual environments (no venv or ensurepip)."; \
+	  echo "On Debian and Ubuntu: apt install python3-venv. Or say make PYTHON=... with another Python."; exit 1; }
+	@"$(1)/bin/python" -m pip --version >/dev/null 2>&1 || "$(PYTHON)" -m venv --clear "$(1)"
+endef
+
+# $(call pins,DIR,FILE): `-c FILE` where the pins hold (Python 3.11), nothing elsewhere.
+pins = $$("$(1)/bin/python" -c 'import sys; print("-c $(2)" if sys.version_info[:2] == (3, 11) else "")')
+say_pins = @"$(1)/bin/python" -c 'import sys; v = sys.version_info[:2]; print("Setting up $(1)" + (" with the \
+	versions of $(2)." if v == (3, 11) else " with the newest versions: $(2) is for Python 3.11."))'
+
+install: $(VENV)/.installed ## make the environment (the other targets do it themselves)
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(call make_venv,$(VENV))
+	$(call say_pins,$(VENV),constraints.txt)
+	@"$(BIN)/python" $(PIP_INSTALL) -e ".[dev,bench]" $(call pins,$(VENV),constraints.txt)
+	@touch $@
+
+peers: $(PEERS_VENV)/.installed ## an environment of its own for adelie, which needs numpy < 2
+
+$(PEERS_VENV)/.installed: benchmarks/constraints-peers.txt
+	$(call make_venv,$(PEERS_VENV))
+	$(call say_pins,$(PEERS_VENV),benchmarks/constraints-peers.txt)
+	@"$(PEERS_VENV)/bin/python" $(PIP_INSTALL) "adelie>=1.1" "numpy<2" \
+	  $(call pins,$(PEERS_VENV),benchmarks/constraints-peers.txt)
+	@touch $@
+
+# --- what people run ----------------------------------------------------------------------------------------
+
+demo: $(VENV)/.installed ## reproduce the paper's lifelong experiment on a small budget, into out/
+	@"$(BIN)/python" -m jlibo.cli $(DEMO_ARGS)
+
+test: lint typecheck ## lint, types, then all tests that are not slow
+	@"$(BIN)/python" -m pytest $(PYTEST_ARGS)
+
+check: test ## the same as test
+
+unit: $(VENV)/.installed ## the tests alone
+	@"$(BIN)/python" -m pytest $(PYTEST_ARGS)
+
+test-slow: $(VENV)/.installed ## the slow tests
+	@"$(BIN)/python" -m pytest $(PYTEST_ARGS) -m slow --timeout 3600
+
+lint: $(VENV)/.installed ## ruff: rules and format
+	@"$(BIN)/ruff" check --output-format concise .
+	@"$(BIN)/ruff" format --check .
+
+format: $(VENV)/.installed ## let ruff fix and format what it can
+	@"$(BIN)/ruff" check --fix .
+	@"$(BIN)/ruff" format .
+
+typecheck: $(VENV)/.installed ## pyright over jlibo/
+	@"$(BIN)/pyright" --pythonpath "$(BIN)/python"
+
+bench: $(VENV)/.installed $(PEERS_VENV)/.installed ## the benchmarks, side by side with peers
+	@set -e; for script in $(BENCHMARKS); do "$(BIN)/python" "$$script"; done
+
+notebooks: $(VENV)/.installed ## run the notebooks' scripts into executed .ipynb files
+	@set -e; for script in notebooks/*.py; do \
+	  [ -e "$$script" ] || { echo "There are no notebooks yet."; break; }; \
+	  "$(BIN)/jupytext" --quiet --to ipynb --execute "$$script"; done
+
+clean: ## remove caches and build products
+	@rm -rf build dist .pytest_cache .ruff_cache .hypothesis
+	@find jlibo tests benchmarks -type d -name __pycache__ -prune -exec rm -rf {} +
+
+distclean: clean ## remove the environments too
+	@rm -rf "$(VENV)" "$(PEERS_VENV)"

@@ -1,0 +1,461 @@
+"""The group-lasso solver beside celer, skglm and adelie, in one run and at the same duality gap.
+
+    python benchmarks/group_lasso.py [--quick] [--json FILE]
+
+Every solver reaches a duality gap of at most 1e-6 * (1/N) ||y||^2 in float64, by the reference's formula or
+by its own certificate, whichever is smaller. Peers are given what helps them, outside the timing: the
+representation that suits them best, the loosest tolerance that reaches the gap, their matrix already built,
+their code already compiled. adelie lives in an interpreter of its own, named by JLIBO_PEERS_PYTHON; without
+it the benchmark goes on and says so. The headline is at lambda_max / 10.
+
+"celer core" is celer's compiled solver called below its public function, with its set-up (the norms of the
+groups) given for free. No user gets that time, so it is shown beside the peers, and has a ratio of its own.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from pathlib import Path
+from typing import NamedTuple
+
+import harness
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
+
+import peers  # noqa: E402
+import reference  # noqa: E402
+
+GOAL = 1e-6
+SIZES = [(30, 10, 50, 5), (50, 20, 200, 8), (100, 50, 500, 10)]  # tasks, rows, features, active features
+DIVISORS = [10, 20]
+HEADLINE = 10
+BATCH = 256
+CORE = "celer core"
+LADDER = 10.0 ** -np.arange(2, 12.5, 0.5)
+LARGEST_DENSE = 2**30  # bytes
+
+
+class Problem(NamedTuple):
+    """One multi-task problem, as arrays."""
+
+    design: np.ndarray
+    targets: np.ndarray
+    lam: float
+    divisor: int
+
+    def relative_gap(self, coef):
+        """Duality gap by the reference's formula, relative to (1/N) ||y||^2."""
+        gap = reference.group_lasso_gap(self.design, self.targets, self.lam, None, None, np.asarray(coef))
+        return float(gap / np.mean(self.targets**2))
+
+
+class Choice(NamedTuple):
+    """The best a peer can do on a problem: how, and a contender that returns its seconds."""
+
+    representation: str
+    tol: float
+    gap: float
+    run: object
+
+
+def draw_problem(rng, num_tasks, num_rows, num_features, num_active, divisor):
+    """The paper's kind of data: cosine features of uniform points, a shared support, noise 0.1.
+
+    Coefficients on the support are uniform in the ball of radius 10, drawn again until each is at least 0.5
+    in size.
+    """
+    points = rng.uniform(size=(num_tasks, num_rows, 1))
+    design = np.cos(np.pi * np.arange(1, num_features + 1) * points)
+    support = rng.permutation(num_features)[:num_active]
+    coef = np.zeros((num_tasks, num_features))
+    for task in range(num_tasks):
+        while not (np.abs(coef[task, support]) >= 0.5).all():
+            direction = rng.standard_normal(num_active)
+            radius = 10 * rng.uniform() ** (1 / num_active)
+            coef[task, support] = radius * direction / np.linalg.norm(direction)
+    noise = 0.1 * rng.standard_normal((num_tasks, num_rows))
+    targets = np.einsum("mnd,md->mn", design, coef) + noise
+    lam = reference.group_lasso_lambda_max(design, targets) / divisor
+    return Problem(design, targets, float(lam), divisor)
+
+
+# --------------------------------------------------------------------------------- peers in this interpreter
+
+
+def celer_core(block, lam, tol, norms):
+    """celer's compiled group solver itself, with the norms of the groups given: (flat coef, its own gap).
+
+    celer's public function takes those norms by Python loops for sparse matrices, and by one dense singular
+    value decomposition a group otherwise, which is most of its time here.
+    """
+    from celer.group_fast import celer_grp
+    from celer.homotopy import LASSO
+
+    num_rows, num_columns = block.matrix.shape
+    alpha = lam / 2
+    correlation = block.matrix.T @ block.targets
+    dual_norm = np.sqrt(np.add.reduceat(correlation**2, block.group_starts[:-1]).max())
+    empty = np.empty((1, 1), order="F")
+    _, _, gaps = celer_grp(
+        True,
+        LASSO,
+        empty,
+        np.arange(num_columns, dtype=np.int32),
+        block.group_starts,
+        block.matrix.data,
+        block.matrix.indices,
+        block.matrix.indptr,
+        np.zeros(num_columns),
+        block.targets,
+        alpha,
+        coef := np.zeros(num_columns),
+        block.targets.copy(),
+        block.targets / max(dual_norm / alpha, num_rows),
+        norms,
+        tol,
+        np.ones(len(norms)),
+        1_000,
+        50_000,
+        p0=10,
+        prune=True,
+        verbose=0,
+    )[:3]
+    return coef, 2 * gaps[-1]
+
+
+def representations(name, problem):
+    """Per representation, its block problem and a function of tol: (flat coef, own gap or None)."""
+    num_tasks, num_rows, num_features = problem.design.shape
+    ways = {}
+    csc = peers.block_problem(problem.design, problem.targets)
+    if name == "skglm":
+        ways["csc"] = csc, lambda tol: (peers.skglm_fit(csc, problem.lam, tol), None)
+    if name == CORE:
+        # One feature a group: a group's columns are orthogonal, and its norm is that of its longest column.
+        squares = np.asarray(csc.matrix.multiply(csc.matrix).sum(axis=0)).ravel()
+        norms = np.sqrt(np.maximum.reduceat(squares, csc.group_starts[:-1]))
+        ways["csc, norms given"] = csc, lambda tol: celer_core(csc, problem.lam, tol, norms)
+    if name != CORE and 8 * num_tasks**2 * num_rows * num_features <= LARGEST_DENSE:
+        dense = peers.block_problem(problem.design, problem.targets, dense=True)
+        if name == "skglm":
+            ways["dense"] = dense, lambda tol: (peers.skglm_fit(dense, problem.lam, tol), None)
+        else:
+            ways["dense"] = dense, lambda tol: peers.celer_fit(dense, problem.lam, tol)
+    return ways
+
+
+def certified_gap(problem, coef, own_gap=None):
+    """The smaller of the reference's relative gap and the solver's own, which may use a better dual point."""
+    gap = problem.relative_gap(coef)
+    return gap if own_gap is None else min(gap, float(own_gap) / float(np.mean(problem.targets**2)))
+
+
+def loosest(problem, block, solve, start=LADDER[0]):
+    """The loosest tolerance whose answer is certified, by our gap or the peer's own: (tol, gap) or None."""
+    for tol in LADDER:
+        if tol > 1.01 * start:
+            continue
+        flat, own_gap = solve(tol)
+        gap = certified_gap(problem, block.coef(flat), own_gap)
+        if gap <= GOAL:
+            return float(tol), gap
+    return None
+
+
+def choose(name, problem):
+    """Try a peer's representations outside the timing, and keep the fastest that reaches the gap."""
+    best, best_seconds = None, np.inf
+    for representation, (block, solve) in representations(name, problem).items():
+        found = loosest(problem, block, solve)
+        if found is None:
+            continue
+        tol, gap = found
+        run = harness.timed(lambda solve=solve, tol=tol: solve(tol))
+        seconds = min(run() for _ in range(3))
+        if seconds < best_seconds:
+            best, best_seconds = Choice(representation, tol, gap, run), seconds
+    return best
+
+
+def tune(name, problem, like):
+    """Take the representation chosen for a like problem, and this problem's own loosest tolerance."""
+    block, solve = representations(name, problem)[like.representation]
+    found = loosest(problem, block, solve, start=100 * like.tol)
+    return found and Choice(like.representation, *found, harness.timed(lambda: solve(found[0])))
+
+
+# ---------------------------------------------------------------------------------- adelie in its own process
+
+
+class Adelie:
+    """A process that solves with adelie, one request at a time; see peers_adelie.py."""
+
+    def __init__(self, python, problems):
+        self.folder = tempfile.TemporaryDirectory()
+        path = Path(self.folder.name) / "problems.npz"
+        arrays = {}
+        for index, problem in enumerate(problems):
+            arrays[f"design_{index}"] = problem.design
+            arrays[f"targets_{index}"] = problem.targets
+            arrays[f"lam_{index}"] = problem.lam
+        np.savez(path, goal=GOAL, **arrays)
+        script = Path(__file__).with_name("peers_adelie.py")
+        self.process = subprocess.Popen(
+            [python, "-W", "ignore", script, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self.versions = self.answer()
+
+    def answer(self):
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError("the adelie process ended early; its error is above")
+        return json.loads(line)
+
+    def ask(self, **request):
+        self.process.stdin.write(json.dumps(request) + "\n")
+        self.process.stdin.flush()
+        return self.answer()
+
+    def as_choice(self, found, problems):
+        if found is None:
+            return None
+        storage, threads, path = found["representation"]
+        words = f"{storage}, {threads} thread{'s' * (threads > 1)}, path of {path}"
+        return Choice(words, found["tol"], found["gap"], lambda: self.ask(do="run", problems=problems))
+
+    def choose(self, index):
+        return self.as_choice(self.ask(do="choose", problem=index), [index])
+
+    def tune(self, index, like):
+        return self.as_choice(self.ask(do="tune", problem=index, like=like), [index])
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait()
+        self.folder.cleanup()
+
+
+def start_adelie(problems):
+    """The adelie process, or None and a word about it."""
+    python = os.environ.get("JLIBO_PEERS_PYTHON", str(ROOT / ".venv-peers" / "bin" / "python"))
+    if not Path(python).exists():
+        print("adelie: no interpreter (run `make peers`, or set JLIBO_PEERS_PYTHON); going on without it")
+        return None
+    return Adelie(python, problems)
+
+
+# ------------------------------------------------------------------------------------------------------ jlibo
+
+
+class Ours(NamedTuple):
+    """jlibo's solver, compiled for one shape."""
+
+    compile_seconds: float
+    answer: object
+    run: object
+
+
+def compile_ours(design, targets, lam, batched):
+    """Compile, solve once, and return a contender; arrays are on the device before timing starts."""
+    import jax
+
+    from jlibo.group_lasso import group_lasso
+
+    def solve(design, targets, lam):
+        return group_lasso(design, targets, lam, tol=GOAL)
+
+    arrays = jax.device_put((design, targets, np.asarray(lam)))
+    function = jax.jit(jax.vmap(solve) if batched else solve)
+    start = time.perf_counter()
+    compiled = function.lower(*arrays).compile()
+    seconds = time.perf_counter() - start
+    answer = jax.block_until_ready(compiled(*arrays))
+    return Ours(seconds, answer, harness.timed(lambda: jax.block_until_ready(compiled(*arrays))))
+
+
+# ----------------------------------------------------------------------------------------------- the two runs
+
+
+def bench_one(index, problem, adelie, repeats, ours):
+    """One problem: every solver's time at the same gap."""
+    choices = {name: choose(name, problem) for name in ("celer", CORE, "skglm")}
+    if adelie:
+        choices["adelie"] = adelie.choose(index)
+    left_out = [name for name, choice in choices.items() if choice is None]
+    choices = {name: choice for name, choice in choices.items() if choice is not None}
+    contenders = {name: choice.run for name, choice in choices.items()}
+    record = dict(
+        zip(("tasks", "rows", "features"), problem.design.shape, strict=True), divisor=problem.divisor
+    )
+    if ours:
+        mine = compile_ours(problem.design, problem.targets, problem.lam, batched=False)
+        contenders["jlibo"] = mine.run
+    timings = harness.interleaved(contenders, repeats, budget=6.0)
+    if ours:
+        record["jlibo"] = dict(
+            seconds=timings["jlibo"].median,
+            lowest=timings["jlibo"].lowest,
+            compile_seconds=mine.compile_seconds,
+            gap=certified_gap(problem, mine.answer.coef, mine.answer.gap),
+            num_steps=int(mine.answer.num_steps),
+        )
+    record["peers"] = {
+        name: dict(
+            seconds=timings[name].median,
+            lowest=timings[name].lowest,
+            gap=choice.gap,
+            tol=choice.tol,
+            representation=choice.representation,
+        )
+        for name, choice in choices.items()
+    }
+    record["left_out"] = left_out
+    return with_ratio(record), choices
+
+
+def bench_batch(problems, first_index, adelie, likes, repeats, loop, ours):
+    """A batch of problems under one `vmap`, beside a loop over each of the peers in `likes`.
+
+    `likes` holds the choices for problem 0, whose representation the peers keep; each problem gets the
+    loosest tolerance of its own. A loop over fewer problems than the batch holds is scaled up, and the record
+    says so.
+    """
+    looped = problems[:loop]
+    scale = len(problems) / len(looped)
+    record = dict(
+        zip(("tasks", "rows", "features"), problems[0].design.shape, strict=True),
+        divisor=problems[0].divisor,
+        batch=len(problems),
+        looped=len(looped),
+        peers={},
+    )
+    contenders = {}
+    for name, like in likes.items():
+        if name == "adelie":
+            choices = [adelie.tune(first_index + index, like=0) for index in range(len(looped))]
+        else:
+            choices = [tune(name, problem, like) for problem in looped]
+        if None in choices:
+            print(f"{name}: left out of the batch, {choices.count(None)} problems miss the gap")
+            continue
+        contenders[name] = lambda choices=choices: scale * sum(choice.run() for choice in choices)
+        record["peers"][name] = dict(
+            gap=max(choice.gap for choice in choices),
+            tol=min(choice.tol for choice in choices),
+            representation=like.representation,
+        )
+    if ours:
+        stacked = [np.stack(arrays) for arrays in zip(*(problem[:3] for problem in problems), strict=True)]
+        mine = compile_ours(*stacked, batched=True)
+        contenders["jlibo"] = mine.run
+        steps = np.asarray(mine.answer.num_steps)
+        answers = zip(problems, np.asarray(mine.answer.coef), np.asarray(mine.answer.gap), strict=True)
+        record["jlibo"] = dict(
+            compile_seconds=mine.compile_seconds,
+            gap=max(certified_gap(*answer) for answer in answers),
+            num_steps=[int(steps.min()), int(np.median(steps)), int(steps.max())],
+        )
+    for name, timing in harness.interleaved(contenders, repeats, budget=30.0).items():
+        entry = record["jlibo"] if name == "jlibo" else record["peers"][name]
+        entry.update(seconds=timing.median, lowest=timing.lowest)
+    return with_ratio(record)
+
+
+def with_ratio(record):
+    """Name the best peer, and how many times faster jlibo is."""
+    seconds = {name: entry["seconds"] for name, entry in record["peers"].items()}
+    public = [name for name in seconds if name != CORE]
+    record["best_peer"] = min(public, key=seconds.get)
+    if "jlibo" in record:
+        record["ratio"] = seconds[record["best_peer"]] / record["jlibo"]["seconds"]
+        if CORE in seconds:
+            record["ratio_celer_core"] = seconds[CORE] / record["jlibo"]["seconds"]
+    return record
+
+
+def table_rows(record):
+    """One row a solver."""
+    size = f"({record['tasks']},{record['rows']},{record['features']})"
+    size += f" x {record['batch']}" if "batch" in record else ""
+    rows = []
+    for name, entry in [("jlibo", record.get("jlibo")), *record["peers"].items()]:
+        if entry is None:
+            continue
+        note = f"{entry['representation']}, tol {entry['tol']:.0e}" if "tol" in entry else ""
+        if "batch" in record and name != "jlibo" and record["looped"] != record["batch"]:
+            note += f"; {record['looped']} timed and scaled"
+        if name == "jlibo":
+            note = f"{entry['num_steps']} steps, compiled in {entry['compile_seconds']:.2f} s"
+        faster = f"{entry['seconds'] / record['jlibo']['seconds']:.2f}x" if "jlibo" in record else ""
+        milliseconds = f"{1e3 * entry['seconds']:.2f}"
+        rows.append([size, f"/{record['divisor']}", name, milliseconds, faster, f"{entry['gap']:.1e}", note])
+    return rows
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="the two smaller sizes, few repeats, a loop over 32"
+    )
+    parser.add_argument("--json", metavar="FILE", help="write the JSON line to a file too")
+    parser.add_argument("--peers-only", action="store_true", help="time the peers alone")
+    arguments = parser.parse_args()
+    ours = not arguments.peers_only
+    if ours:
+        import jax
+
+        jax.config.update("jax_enable_x64", True)
+    warnings.filterwarnings("ignore", module="celer|sklearn|skglm|numba")
+
+    sizes = SIZES[:2] if arguments.quick else SIZES
+    repeats, loop = (7, 32) if arguments.quick else (31, BATCH)
+    rng = np.random.default_rng(0)
+    singles = [draw_problem(rng, *size, divisor) for size in sizes for divisor in DIVISORS]
+    batch = [draw_problem(rng, *SIZES[0], HEADLINE) for _ in range(BATCH)]
+    adelie = start_adelie(singles + batch)
+
+    records, choices = [], []
+    for index, problem in enumerate(singles):
+        record, chosen = bench_one(index, problem, adelie, repeats, ours)
+        records.append(record)
+        choices.append(chosen)
+        print(f"done: {problem.design.shape}, lambda_max / {problem.divisor}", flush=True)
+    likes = {name: choices[0][name] for name in (records[0]["best_peer"], CORE) if name in choices[0]}
+    batched = bench_batch(batch, len(singles), adelie, likes, min(repeats, 7), loop, ours)
+
+    for record in records:
+        if record["left_out"]:
+            size = (record["tasks"], record["rows"], record["features"])
+            print(
+                f"{size}: no run of {', '.join(record['left_out'])} (dense matrix too large, or gap missed)"
+            )
+    print(
+        f"\nmedian milliseconds, all at a relative duality gap of {GOAL:g}; headline: lambda_max/{HEADLINE}"
+    )
+    header = ["(tasks, rows, features)", "lam", "solver", "ms", "vs jlibo", "gap", "how"]
+    harness.print_table(header, [row for record in [*records, batched] for row in table_rows(record)])
+    result = dict(
+        benchmark="group_lasso",
+        goal=GOAL,
+        headline=f"lambda_max/{HEADLINE}",
+        machine=harness.describe_machine(("jax", "jaxlib", "numpy", "celer", "skglm", "numba")),
+        adelie=adelie.versions if adelie else None,
+        problems=records,
+        batch=batched,
+    )
+    harness.emit(result, arguments.json)
+    if adelie:
+        adelie.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+"""What becomes of an iterative solver under `vmap`: one batch, and no lane that waits for another.
+
+`jax.vmap` of `lax.while_loop` runs every lane until the last one is done: one hard problem in a batch of 256
+makes 255 finished ones recompute what they already have. Two rules stand against it here:
+
+- `lane_while`: once fewer than one lane in `SHRINK` is still running, those lanes alone are gathered into a
+  smaller batch and go on there, then in a smaller one again. This is for accelerators, which want the batch.
+- `lane_by_lane`: on a CPU, whose caches hold one problem and not 256, the lanes run one after another, each
+  for just as long as it needs; elsewhere they run as a batch.
+
+Both merge nested `vmap`s into one batch first, so that a sweep of seeds times hyper-parameters is handled as
+a whole. Every lane gets exactly the iterations that it would get alone.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.custom_batching import custom_vmap
+
+State = TypeVar("State")
+
+SHRINK = 8
+"""Lanes are gathered into a batch this many times smaller. Each size is compiled once: 8 keeps that to two
+or three sizes for usual batches."""
+
+
+def lane_while(
+    cond_fn: Callable[[State, Any], jax.Array],
+    body_fn: Callable[[State, Any], State],
+    state: State,
+    data: Any,
+) -> State:
+    """Apply `body_fn(state, data)` while `cond_fn(state, data)` holds; `data` is only read.
+
+    Both functions may close over Python values and NumPy constants, but not over traced arrays: those travel
+    in `data`.
+    """
+
+    def loop(state, data):
+        return lax.while_loop(lambda s: cond_fn(s, data), lambda s: body_fn(s, data), state)
+
+    def batched_loop(num_lanes, axes, state, data):
+        state_axes, data_axes = axes
+        state = jax.tree.map(lambda leaf, axis: _with_lanes(leaf, axis, num_lanes), state, state_axes)
+        return _compacting_loop(cond_fn, body_fn, num_lanes, data_axes, state, data)
+
+    return _with_batch_rule(loop, batched_loop)(state, data)
+
+
+def lane_by_lane(fn: Callable) -> Callable:
+    """`fn`, such that a `vmap` of it runs lane after lane on a CPU and as a batch elsewhere.
+
+    `fn` takes and returns pytrees of arrays, and closes over no traced arrays.
+    """
+
+    def one_by_one(axes, *args):
+        leaves, structure = jax.tree.flatten(args)
+        flags = jax.tree.leaves(axes)
+
+        def one_lane(lane_leaves):
+            lane = iter(lane_leaves)
+            mixed = [next(lane) if flag else leaf for leaf, flag in zip(leaves, flags, strict=True)]
+            return fn(*jax.tree.unflatten(structure, mixed))
+
+        return lax.map(one_lane, [leaf for leaf, flag in zip(leaves, flags, strict=True) if flag])
+
+    def batched_fn(num_lanes, axes, *args):
+        def as_batch(*args):
+            in_axes = jax.tree.map(lambda flag: 0 if flag else None, axes)
+            return jax.vmap(fn, in_axes=in_axes, axis_size=num_lanes)(*args)
+
+        return lax.platform_dependent(*args, cpu=lambda *args: one_by_one(axes, *args), default=as_batch)
+
+    return _with_batch_rule(fn, batched_fn)
+
+
+def _with_batch_rule(fn, batched_fn):
+    """`fn`, which any nest of `vmap`s turns into one `batched_fn(num_lanes, flags, *args)`.
+
+    `flags` has the structure of `args`: true for the leaves that have the leading axis of all lanes.
+    """
+    wrapped = custom_vmap(fn)
+
+    @wrapped.def_vmap
+    def under_vmap(num_lanes, flags, *args):
+        out = _mergeable(batched_fn, num_lanes, tuple(flags))(*args)
+        return out, jax.tree.map(lambda _: True, out)
+
+    return wrapped
+
+
+def _mergeable(batched_fn, num_lanes, flags):
+    @custom_vmap
+    def run(*args):
+        return batched_fn(num_lanes, flags, *args)
+
+    @run.def_vmap
+    def under_another_vmap(num_outer, outer_flags, *args):
+        def merge(leaf, outer, inner):
+            if not outer and not inner:
+                return leaf
+            leaf = leaf if outer else _with_lanes(leaf, False, num_outer)
+            if not inner:
+                leaf = jnp.broadcast_to(leaf[:, None], (num_outer, num_lanes, *leaf.shape[1:]))
+            return leaf.reshape(num_outer * num_lanes, *leaf.shape[2:])
+
+        outer_flags = tuple(outer_flags)
+        merged = jax.tree.map(merge, args, outer_flags, flags)
+        merged_flags = jax.tree.map(lambda a, b: a or b, outer_flags, flags)
+        out = _mergeable(batched_fn, num_outer * num_lanes, merged_flags)(*merged)
+        out = jax.tree.map(lambda leaf: leaf.reshape(num_outer, num_lanes, *leaf.shape[1:]), out)
+        return out, jax.tree.map(lambda _: True, out)
+
+    return run
+
+
+def _compacting_loop(cond_fn, body_fn, num_lanes, data_flags, state, data):
+    axes = jax.tree.map(lambda flag: 0 if flag else None, data_flags)
+    is_running = jax.vmap(cond_fn, in_axes=(0, axes))
+    advance = jax.vmap(body_fn, in_axes=(0, axes))
+    num_kept = num_lanes // SHRINK
+
+    def enough_running(carry):
+        return jnp.sum(carry[1]) > num_kept
+
+    def advance_running(carry):
+        state, running = carry
+        state = jax.tree.map(lambda new, old: _where(running, new, old), advance(state, data), state)
+        return state, is_running(state, data)
+
+    state, running = lax.while_loop(enough_running, advance_running, (state, is_running(state, data)))
+    if num_kept == 0:
+        return state
+
+    def finish_the_rest(state):
+        kept = jnp.argsort(~running)[:num_kept]
+        few = jax.tree.map(lambda leaf: leaf[kept], state)
+        few_data = jax.tree.map(lambda leaf, flag: leaf[kept] if flag else leaf, data, data_flags)
+        few = _compacting_loop(cond_fn, body_fn, num_kept, data_flags, few, few_data)
+        return jax.tree.map(lambda leaf, part: leaf.at[kept].set(part), state, few)
+
+    return lax.cond(jnp.any(running), finish_the_rest, lambda state: state, state)
+
+
+def _where(running, new, old):
+    return jnp.where(running.reshape(running.shape + (1,) * (new.ndim - 1)), new, old)
+
+
+def _with_lanes(leaf, has_lanes: bool, num_lanes: int):
+    return leaf if has_lanes else jnp.broadcast_to(leaf, (num_lanes, *jnp.shape(leaf)))

@@ -1,0 +1,166 @@
+"""Feature maps made of others, or of a user's own function.
+
+| here | paper |
+|---|---|
+| Concatenate(a, b) | the base kernels of a and of b, p = p_a + p_b |
+| Scaled(features, scales) | scales[j]^2 k_j, e.g. to keep k_j(x, x) <= 1 |
+| FunctionFeatures(fn, groups=...) | phi as given by the user |
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, final
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from jlibo.checks import check_finite, check_shape, fail
+from jlibo.features.base import AbstractFeatures, make_box, validate_groups
+
+
+@final
+class Concatenate(AbstractFeatures):
+    """The features of several maps on one box, side by side; groups are numbered on from map to map."""
+
+    maps: tuple[AbstractFeatures, ...]
+
+    def __init__(self, *maps: AbstractFeatures):
+        if not maps:
+            fail("maps", "at least one feature map", "none")
+        for one in maps:
+            _check_map("maps", one)
+            if (one.lower, one.upper) != (maps[0].lower, maps[0].upper):
+                fail(
+                    "maps",
+                    f"on the same box {maps[0].lower} to {maps[0].upper}",
+                    f"a map on {one.lower} to {one.upper}",
+                )
+        self.maps = maps
+
+    @property
+    def lower(self) -> tuple[float, ...]:
+        return self.maps[0].lower
+
+    @property
+    def upper(self) -> tuple[float, ...]:
+        return self.maps[0].upper
+
+    @property
+    def groups(self) -> tuple[int, ...]:
+        result, offset = [], 0
+        for one in self.maps:
+            result += [offset + group for group in one.groups]
+            offset += one.num_groups
+        return tuple(result)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(name for one in self.maps for name in one.names)
+
+    def evaluate(self, point: Float[Array, " dim"]) -> Float[Array, " features"]:
+        return jnp.concatenate([one.evaluate(point) for one in self.maps])
+
+
+@final
+class Scaled(AbstractFeatures):
+    """The features of a map, those of group j multiplied by `scales[j]`."""
+
+    features: AbstractFeatures
+    scales: Float[Array, " groups"]
+
+    def __init__(self, features: AbstractFeatures, scales: Float[Array, " groups"]):
+        _check_map("features", features)
+        check_shape("scales", scales, (features.num_groups,))
+        check_finite("scales", scales)
+        self.features = features
+        self.scales = jnp.asarray(scales)
+
+    @property
+    def lower(self) -> tuple[float, ...]:
+        return self.features.lower
+
+    @property
+    def upper(self) -> tuple[float, ...]:
+        return self.features.upper
+
+    @property
+    def groups(self) -> tuple[int, ...]:
+        return self.features.groups
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.features.names
+
+    def evaluate(self, point: Float[Array, " dim"]) -> Float[Array, " features"]:
+        values = self.features.evaluate(point)
+        return values * self.scales.astype(values.dtype)[np.asarray(self.groups)]
+
+
+@final
+class FunctionFeatures(AbstractFeatures):
+    """A user's own jittable `fn(point[dim]) -> [features]`, with the group of each feature.
+
+    `fn` may be a plain function, or a callable pytree (an `eqx.Module`, say a network) whose arrays are then
+    arrays of the map: they can be trained, and changing them does not compile anew. Its features are
+    bounded only if `fn` sees to it: ask `check_bounded`, or wrap the map by `normalise`.
+    """
+
+    lower: tuple[float, ...] = eqx.field(static=True)
+    upper: tuple[float, ...] = eqx.field(static=True)
+    groups: tuple[int, ...] = eqx.field(static=True)
+    names: tuple[str, ...] = eqx.field(static=True)
+    arrays: tuple[Any, ...]
+    static: tuple[Any, ...] = eqx.field(static=True)
+    structure: Any = eqx.field(static=True)
+
+    def __init__(
+        self,
+        fn: Callable[[Float[Array, " dim"]], Float[Array, " features"]],
+        *,
+        groups: Sequence[int],
+        lower: float | Sequence[float],
+        upper: float | Sequence[float],
+        names: Sequence[str] | None = None,
+    ):
+        if not callable(fn):
+            fail("fn", "a function of one point", f"{fn!r}")
+        self.lower, self.upper = make_box(lower, upper, None)
+        self.groups = validate_groups("groups", groups)
+        num_groups = max(self.groups) + 1
+        names = [f"group {j}" for j in range(num_groups)] if names is None else names
+        if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+            fail("names", "a list of strings, one a group", repr(names))
+        if len(names) != num_groups:
+            fail("names", f"one name for each of the {num_groups} groups", f"{len(names)} names")
+        self.names = tuple(names)
+        _check_output(fn, len(self.lower), len(self.groups))
+        # Split by hand, because a function is no `jit` argument, and an array is nothing to hash.
+        leaves, self.structure = jax.tree.flatten(fn)
+        is_array = [isinstance(leaf, jax.Array | np.ndarray) for leaf in leaves]
+        self.arrays = tuple(leaf if yes else None for leaf, yes in zip(leaves, is_array, strict=True))
+        self.static = tuple(None if yes else leaf for leaf, yes in zip(leaves, is_array, strict=True))
+        try:
+            hash((self.static, self.structure))
+        except TypeError as error:
+            fail("fn", "hashable, to be static under jit", f"{type(fn).__name__} ({error})")
+
+    def evaluate(self, point: Float[Array, " dim"]) -> Float[Array, " features"]:
+        leaves = [b if a is None else a for a, b in zip(self.arrays, self.static, strict=True)]
+        fn = jax.tree.unflatten(self.structure, leaves)
+        return jnp.asarray(fn(point)).astype(point.dtype)
+
+
+def _check_map(argument: str, value: object) -> None:
+    if not isinstance(value, AbstractFeatures):
+        fail(argument, "a feature map", f"{value!r} ({type(value).__name__})")
+
+
+def _check_output(fn: Callable, dim: int, num_features: int) -> None:
+    output = jax.eval_shape(lambda point: fn(point), jax.ShapeDtypeStruct((dim,), jnp.result_type(float)))
+    expected = f"a function of one point [{dim}] that returns an array [{num_features}], as `groups` has it"
+    if not isinstance(output, jax.ShapeDtypeStruct):
+        fail("fn", expected, f"one that returns a {type(output).__name__}")
+    if output.shape != (num_features,):
+        fail("fn", expected, f"one that returns shape {list(output.shape)}")

@@ -1,0 +1,24 @@
+"""Base bandits: one file a policy, one small interface."""
+
+from jlibo.policies.base import AbstractPolicy, choose
+from jlibo.policies.box import BoxMaximum, maximise
+from jlibo.policies.expected_improvement import ExpectedImprovement
+from jlibo.policies.gp_ts import GPTS
+from jlibo.policies.gp_ucb import GPUCB, TheoreticalNu
+from jlibo.policies.greedy import Greedy
+from jlibo.policies.oful import OFUL
+from jlibo.policies.uniform import Uniform
+
+__all__ = [
+    "GPTS",
+    "GPUCB",
+    "OFUL",
+    "AbstractPolicy",
+    "BoxMaximum",
+    "ExpectedImprovement",
+    "Greedy",
+    "TheoreticalNu",
+    "Uniform",
+    "choose",
+    "maximise",
+]

@@ -1,0 +1,56 @@
+"""What a policy is: a score for every point, from the belief alone. The loop plays the highest score."""
+
+import abc
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from jlibo.checks import check_finite, check_range, check_shape
+from jlibo.posterior import Belief
+
+
+class AbstractPolicy(eqx.Module):
+    """A base bandit (BaseBO in the paper). Implement `scores`; everything else follows.
+
+    `scores` must treat each point on its own, apart from what `key` draws once for all of them (a function
+    drawn from the posterior, say). Then the same policy plays on a finite candidate set, by argmax, and on a
+    continuous box, by gradient ascent (`jlibo.maximise`).
+    """
+
+    noise_std: eqx.AbstractVar[Float[Array, ""]]
+    """The noise that the posterior assumes: lambda_ucb."""
+
+    @abc.abstractmethod
+    def scores(self, belief: Belief, *, key: PRNGKeyArray) -> Float[Array, " points"]:
+        """How much each point of the belief is worth playing next."""
+
+
+def choose(
+    policy: AbstractPolicy,
+    belief: Belief,
+    *,
+    available: Bool[Array, " points"] | None = None,
+    key: PRNGKeyArray,
+) -> Int[Array, ""]:
+    """The index of the belief's point with the highest score, among those `available`."""
+    scores = policy.scores(belief, key=key)
+    if available is not None:
+        check_shape("available", available, scores.shape)
+        scores = jnp.where(available, scores, -jnp.inf)
+    return jnp.argmax(scores)
+
+
+def hyper_parameter(name: str, *, default: float | None = None, **bounds: float) -> Any:
+    """A field that is an array, so a sweep over it never traces again, checked when its value is known."""
+
+    def convert(value):
+        check_finite(name, value)
+        check_range(name, value, **bounds)
+        # A Python number stays weakly typed: it takes the precision of the data it meets.
+        return jnp.asarray(float(value) if isinstance(value, int) else value)
+
+    if default is None:
+        return eqx.field(converter=convert)
+    return eqx.field(converter=convert, default=default)

@@ -1,0 +1,158 @@
+"""The exact Gaussian posterior over feature weights, one rank-one update an observation.
+
+| here                | paper (App. "Background on GP-UCB")                                      |
+|---------------------|--------------------------------------------------------------------------|
+| `noise_std`         | lambda_ucb, the regulariser                                              |
+| `predict`           | mu_i(x) and sigma_i^2(x), in weight space: equal to the kernel formulas  |
+| `information_gain`  | 1/2 log det(I + K_i / lambda_ucb^2) of the points observed               |
+
+The covariance is kept as a factor S with S S^T = covariance and updated by Potter's rule, so a variance is
+a sum of squares: it cannot become negative, in float32 after thousands of updates either. An update costs
+O(features^2), plus O(candidates * features) where mean and variance are tracked on a finite candidate set.
+Nothing is ever factorised again, and no shape grows.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+from numpy.typing import ArrayLike
+
+from jlibo.checks import check_range, check_shape
+from jlibo.prior import Prior
+
+HIGHEST = lax.Precision.HIGHEST
+
+
+class Posterior(eqx.Module):
+    """Belief about the weights after some observations."""
+
+    mean: Float[Array, " features"]
+    factor: Float[Array, "features features"]
+    noise_std: Float[Array, ""]
+    log_marginal_likelihood: Float[Array, ""]
+    information_gain: Float[Array, ""]
+    best_reward: Float[Array, ""]
+    """Largest reward seen; minus infinity before the first."""
+    num_observations: Int[Array, ""]
+
+    @property
+    def covariance(self) -> Float[Array, "features features"]:
+        return jnp.matmul(self.factor, self.factor.T, precision=HIGHEST)
+
+
+class Belief(eqx.Module):
+    """The posterior seen at given points: all that a policy may look at."""
+
+    mean: Float[Array, " points"]
+    variance: Float[Array, " points"]
+    features: Float[Array, "points features"]
+    posterior: Posterior
+
+    @property
+    def std(self) -> Float[Array, " points"]:
+        # The square root of zero has no finite derivative; nothing depends on it there.
+        positive = self.variance > 0
+        return jnp.where(positive, jnp.sqrt(jnp.where(positive, self.variance, 1)), 0)
+
+
+def init(prior: Prior, noise_std: Float[ArrayLike, ""]) -> Posterior:
+    """The posterior before any observation. `noise_std` > 0 regularises, whatever the true noise is."""
+    check_shape("noise_std", noise_std, ())
+    check_range("noise_std", noise_std, above=0)
+    dtype = prior.mean.dtype
+    zero = jnp.zeros((), dtype)
+    return Posterior(
+        mean=prior.mean,
+        factor=prior.factor(),
+        noise_std=jnp.asarray(noise_std, dtype),
+        log_marginal_likelihood=zero,
+        information_gain=zero,
+        best_reward=zero - jnp.inf,
+        num_observations=jnp.zeros((), jnp.int32),
+    )
+
+
+def observe(
+    posterior: Posterior, feature: Float[Array, " features"], reward: Float[ArrayLike, ""]
+) -> Posterior:
+    """Condition on one reward at a point given by its features."""
+    check_shape("feature", feature, posterior.mean.shape)
+    check_shape("reward", reward, ())
+    return _observe(posterior, feature, reward)[0]
+
+
+def predict(
+    posterior: Posterior, features: Float[Array, "*points features"]
+) -> tuple[Float[Array, "*points"], Float[Array, "*points"]]:
+    """Posterior mean and variance of f (not of a noisy reward) at points given by their features."""
+    check_shape("features", features, (*np.shape(features)[:-1], posterior.mean.shape[0]))
+    mean = jnp.matmul(features, posterior.mean, precision=HIGHEST)
+    image = jnp.matmul(features, posterior.factor, precision=HIGHEST)
+    return mean, (image**2).sum(-1)
+
+
+def sample_weights(posterior: Posterior, *, key: PRNGKeyArray) -> Float[Array, " features"]:
+    """One draw of the weights, that is, of a whole function."""
+    noise = jax.random.normal(key, posterior.mean.shape, posterior.mean.dtype)
+    return posterior.mean + jnp.matmul(posterior.factor, noise, precision=HIGHEST)
+
+
+def sample(
+    posterior: Posterior, features: Float[Array, "*points features"], *, key: PRNGKeyArray
+) -> Float[Array, "*points"]:
+    """One joint draw of f at all the points."""
+    return jnp.matmul(features, sample_weights(posterior, key=key), precision=HIGHEST)
+
+
+def belief_at(posterior: Posterior, features: Float[Array, "points features"]) -> Belief:
+    """The posterior at any points; O(points * features^2)."""
+    mean, variance = predict(posterior, features)
+    return Belief(mean, variance, features, posterior)
+
+
+def observe_candidate(belief: Belief, index: Int[ArrayLike, ""], reward: Float[ArrayLike, ""]) -> Belief:
+    """Condition on a reward at one of the belief's own points; O(points * features).
+
+    The same as `belief_at(observe(...), features)` to round-off, without a product with the factor.
+    """
+    feature = belief.features[index]
+    posterior, direction, gain, surprise = _observe(belief.posterior, feature, reward)
+    cross = jnp.matmul(belief.features, direction, precision=HIGHEST)
+    mean = belief.mean + cross * (gain * surprise)
+    variance = jnp.maximum(belief.variance - cross**2 * gain, 0)
+    return Belief(mean, variance, belief.features, posterior)
+
+
+def observe_pending(belief: Belief, index: Int[ArrayLike, ""]) -> Belief:
+    """Shrink the variance as an observation at `index` will, whatever its reward; the mean stays."""
+    feature = belief.features[index]
+    posterior, direction, gain, _ = _observe(belief.posterior, feature, 0.0)
+    cross = jnp.matmul(belief.features, direction, precision=HIGHEST)
+    posterior = eqx.tree_at(lambda at: at.factor, belief.posterior, posterior.factor)
+    variance = jnp.maximum(belief.variance - cross**2 * gain, 0)
+    return Belief(belief.mean, variance, belief.features, posterior)
+
+
+def _observe(posterior: Posterior, feature, reward):
+    """Potter's square-root update; also covariance times feature, 1 / total variance and the surprise."""
+    noise_variance = posterior.noise_std**2
+    image = jnp.matmul(feature, posterior.factor, precision=HIGHEST)
+    total = (image**2).sum() + noise_variance
+    gain = 1 / total
+    direction = jnp.matmul(posterior.factor, image, precision=HIGHEST)
+    surprise = reward - jnp.matmul(feature, posterior.mean, precision=HIGHEST)
+    shrink = gain / (1 + posterior.noise_std * jnp.sqrt(gain))
+    new = Posterior(
+        mean=posterior.mean + direction * (gain * surprise),
+        factor=posterior.factor - jnp.outer(direction * shrink, image),
+        noise_std=posterior.noise_std,
+        log_marginal_likelihood=posterior.log_marginal_likelihood
+        - 0.5 * (surprise**2 * gain + jnp.log(2 * jnp.pi * total)),
+        information_gain=posterior.information_gain + 0.5 * jnp.log1p((image**2).sum() / noise_variance),
+        best_reward=jnp.maximum(posterior.best_reward, reward),
+        num_observations=posterior.num_observations + 1,
+    )
+    return new, direction, gain, surprise

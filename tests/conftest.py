@@ -1,0 +1,61 @@
+"""The suite's settings: made before jax starts, so that they hold in every test and every worker process."""
+
+import functools
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+# As many concurrent executions as XLA has pool threads can deadlock jax 0.10 on CPU: keep the pool larger.
+os.environ.setdefault("NPROC", str(max(4, os.cpu_count() or 1)))
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("MPLBACKEND", "Agg")
+
+import hypothesis
+import jax
+import pytest
+
+jax.config.update("jax_platforms", os.environ["JAX_PLATFORMS"])  # also when a plugin imported jax before us
+jax.config.update("jax_enable_x64", True)
+jax.config.update("jax_numpy_dtype_promotion", "standard")  # third parties need it; see `strict_promotion`
+
+hypothesis.settings.register_profile(
+    "ci",
+    deadline=None,
+    derandomize=True,
+    max_examples=25,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.register_profile("thorough", hypothesis.settings.get_profile("ci"), max_examples=500)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+@dataclass
+class TraceCounter:
+    """How often a function's Python body has run: under `jit`, how often it was traced."""
+
+    count: int = 0
+
+
+def count_traces(fn: Callable[..., Any]) -> tuple[Callable[..., Any], TraceCounter]:
+    """Wrap `fn`, to be passed to `jax.jit`, so that the counter beside it goes up at every trace."""
+    counter = TraceCounter()
+
+    @functools.wraps(fn)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        counter.count += 1
+        return fn(*args, **kwargs)
+
+    return wrapped, counter
+
+
+@pytest.fixture(name="count_traces", scope="session")
+def _count_traces() -> Callable[..., tuple[Callable[..., Any], TraceCounter]]:
+    return count_traces
+
+
+@pytest.fixture
+def strict_promotion() -> Iterator[None]:
+    """No silent change of dtype or rank within the test."""
+    with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
+        yield
