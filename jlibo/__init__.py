@@ -1,6 +1,17 @@
 """jlibo: lifelong Bayesian optimisation as pure functions of arrays and a key."""
 
+from jlibo import metrics as metrics
 from jlibo import posterior as posterior
+from jlibo.envs import AbstractEnv as AbstractEnv
+from jlibo.envs import FunctionEnv as FunctionEnv
+from jlibo.envs import SyntheticEnv as SyntheticEnv
+from jlibo.envs import TableEnv as TableEnv
+from jlibo.envs import Task as Task
+from jlibo.exploration import AbstractExploration as AbstractExploration
+from jlibo.exploration import ConstantExploration as ConstantExploration
+from jlibo.exploration import CustomExploration as CustomExploration
+from jlibo.exploration import DecreasingExploration as DecreasingExploration
+from jlibo.exploration import NoExploration as NoExploration
 from jlibo.features import AbstractFeatures as AbstractFeatures
 from jlibo.features import Concatenate as Concatenate
 from jlibo.features import Cosine as Cosine
@@ -20,6 +31,16 @@ from jlibo.group_lasso import group_lasso as group_lasso
 from jlibo.group_lasso import group_lasso_path as group_lasso_path
 from jlibo.group_lasso import lam_grid as lam_grid
 from jlibo.group_lasso import lambda_max as lambda_max
+from jlibo.lifelong import LifelongResult as LifelongResult
+from jlibo.lifelong import TaskResult as TaskResult
+from jlibo.lifelong import run_agents as run_agents
+from jlibo.lifelong import run_lifelong as run_lifelong
+from jlibo.lifelong import run_task as run_task
+from jlibo.meta import AbstractMetaLearner as AbstractMetaLearner
+from jlibo.meta import FederatedMetaKGL as FederatedMetaKGL
+from jlibo.meta import FixedPrior as FixedPrior
+from jlibo.meta import MetaKeL as MetaKeL
+from jlibo.meta import MetaKGL as MetaKGL
 from jlibo.policies import GPTS as GPTS
 from jlibo.policies import GPUCB as GPUCB
 from jlibo.policies import OFUL as OFUL

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.core import eval_jaxpr
 from jax.custom_batching import custom_vmap
 
 State = TypeVar("State")
@@ -82,22 +83,15 @@ def _with_batch_rule(fn, batched_fn):
 
     `flags` has the structure of `args`: true for the leaves that have the leading axis of all lanes.
     """
-    wrapped = custom_vmap(fn)
 
-    @wrapped.def_vmap
     def under_vmap(num_lanes, flags, *args):
-        out = _mergeable(batched_fn, num_lanes, tuple(flags))(*args)
+        out = _mergeable(batched_fn, num_lanes, flags)(*args)
         return out, jax.tree.map(lambda _: True, out)
 
-    return wrapped
+    return _custom_vmap(fn, under_vmap)
 
 
 def _mergeable(batched_fn, num_lanes, flags):
-    @custom_vmap
-    def run(*args):
-        return batched_fn(num_lanes, flags, *args)
-
-    @run.def_vmap
     def under_another_vmap(num_outer, outer_flags, *args):
         def merge(leaf, outer, inner):
             if not outer and not inner:
@@ -107,14 +101,38 @@ def _mergeable(batched_fn, num_lanes, flags):
                 leaf = jnp.broadcast_to(leaf[:, None], (num_outer, num_lanes, *leaf.shape[1:]))
             return leaf.reshape(num_outer * num_lanes, *leaf.shape[2:])
 
-        outer_flags = tuple(outer_flags)
         merged = jax.tree.map(merge, args, outer_flags, flags)
         merged_flags = jax.tree.map(lambda a, b: a or b, outer_flags, flags)
         out = _mergeable(batched_fn, num_outer * num_lanes, merged_flags)(*merged)
         out = jax.tree.map(lambda leaf: leaf.reshape(num_outer, num_lanes, *leaf.shape[1:]), out)
         return out, jax.tree.map(lambda _: True, out)
 
-    return run
+    return _custom_vmap(lambda *args: batched_fn(num_lanes, flags, *args), under_another_vmap)
+
+
+def _custom_vmap(fn, rule):
+    """`custom_vmap` of `fn`, with its constant arrays as arguments of their own.
+
+    In a `cond` whose predicate has lanes, jax gives lanes to everything, constants too, and `custom_vmap`
+    refuses constants that have them. The rule makes its own constants, and so has no use for these.
+    """
+
+    def call(*args):
+        closed, shapes = jax.make_jaxpr(fn, return_shape=True)(*args)
+        structure = jax.tree.structure(shapes)
+
+        @custom_vmap
+        def run(consts, args):
+            out = eval_jaxpr(closed.jaxpr, consts, *jax.tree.leaves(args))
+            return jax.tree.unflatten(structure, out)
+
+        @run.def_vmap
+        def under_vmap(num_lanes, flags, consts, args):
+            return rule(num_lanes, tuple(flags[1]), *args)
+
+        return run(closed.consts, args)
+
+    return call
 
 
 def _compacting_loop(cond_fn, body_fn, num_lanes, data_flags, state, data):

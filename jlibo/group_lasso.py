@@ -62,7 +62,7 @@ class Status(enum.IntEnum):
 _WORDS = {
     Status.CONVERGED: "converged: the duality gap is within the tolerance",
     Status.STEP_LIMIT: "step limit: max_steps was reached before the tolerance; see the gap",
-    Status.NON_FINITE_INPUT: "non-finite input: NaN, infinite or overflowing design, targets or lam",
+    Status.NON_FINITE_INPUT: "non-finite input: NaN, infinite or overflowing design, targets, lam or init",
     Status.NEGATIVE_LAM: "negative lam: lam should be >= 0",
     Status.NO_ROWS: "no rows: the mask leaves no row to fit",
 }
@@ -117,7 +117,7 @@ def group_lasso(
     - `mask`: rows that exist; what the others hold is never looked at. By default all.
     - `init`: where to start, such as the solution of a similar problem.
     - `tol`: stop when the duality gap is at most `tol` times (1/N) ||y||^2, the objective at zero.
-    - `max_steps`: most proximal-gradient steps.
+    - `max_steps`: most proximal-gradient steps, up to a multiple of 5: the gap is looked at that often.
 
     **Returns:** a `Solution`. Works under `jit` and `vmap` over any argument but `groups`, and
     differentiates in reverse mode with respect to `design`, `targets` and `lam` (implicitly, at the groups
@@ -128,13 +128,7 @@ def group_lasso(
     check_shape("lam", lam, ())
     check_finite("lam", lam)
     check_range("lam", lam, at_least=0)
-    check_shape("tol", tol, ())
-    check_range("tol", tol, at_least=0)
-    check_range("max_steps", max_steps, at_least=0)
-    if init is not None:
-        check_shape("init", init, (design.shape[0], design.shape[2]))
-        check_finite("init", init)
-        init = jnp.asarray(init, dtype)
+    init = _check_start(design, init, tol, max_steps)
     return _group_lasso(
         design, targets, mask, jnp.asarray(lam, dtype), init, jnp.asarray(tol, dtype), max_steps, ids=ids
     )
@@ -171,10 +165,9 @@ def group_lasso_path(
     check_finite("lams", lams)
     check_range("lams", lams, at_least=0)
     design, targets, mask, ids = _front_door(design, targets, groups, mask)
+    init = _check_start(design, init, tol, max_steps)
     if init is None:
         init = jnp.zeros((design.shape[0], design.shape[2]), design.dtype)
-    check_shape("init", init, (design.shape[0], design.shape[2]))
-    init = jnp.asarray(init, design.dtype)
     lams = jnp.asarray(lams, design.dtype)
     return _path(design, targets, mask, lams, init, jnp.asarray(tol, design.dtype), max_steps, ids=ids)
 
@@ -194,6 +187,7 @@ def _front_door(design, targets, groups, mask):
     if 0 in (num_tasks, num_rows, num_features):
         fail("design", "at least one task, row and feature", f"shape {[num_tasks, num_rows, num_features]}")
     check_shape("targets", targets, (num_tasks, num_rows))
+    design, targets = _check_real("design", design), _check_real("targets", targets)
     # Python numbers and integers take jax's default float; float32 stays float32.
     dtype = jnp.result_type(design, targets, float)
     if mask is not None:
@@ -204,6 +198,24 @@ def _front_door(design, targets, groups, mask):
             check_finite(argument, _present(np.asarray(array), mask))
     ids = None if groups is None else validate_groups("groups", groups, num_features)
     return jnp.asarray(design, dtype), jnp.asarray(targets, dtype), mask, ids
+
+
+def _check_start(design, init, tol, max_steps):
+    check_shape("tol", tol, ())
+    check_range("tol", tol, at_least=0)
+    check_range("max_steps", max_steps, at_least=0)
+    if init is None:
+        return None
+    check_shape("init", init, (design.shape[0], design.shape[2]))
+    check_finite("init", init)
+    return jnp.asarray(init, design.dtype)
+
+
+def _check_real(argument, array):
+    array = array if hasattr(array, "dtype") else np.asarray(array)
+    if not any(jnp.issubdtype(array.dtype, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_)):
+        fail(argument, "an array of real numbers", f"dtype {array.dtype}")
+    return array
 
 
 def _check_mask(mask):
@@ -231,7 +243,7 @@ def _group_norms(coef: Array, ids: tuple[int, ...] | None) -> Array:
     squares = (coef**2).sum(0)
     if ids is not None:
         squares = jax.ops.segment_sum(squares, np.asarray(ids), num_segments=max(ids) + 1)
-    used = squares > 0
+    used = squares != 0  # NaN counts as used, and so stays NaN
     return jnp.where(used, jnp.sqrt(jnp.where(used, squares, 1)), 0)
 
 
@@ -279,6 +291,8 @@ def _solve_one(ids, design, targets, mask, lam, init, tol, max_steps):
     at_zero = (problem.targets**2).sum() / problem.num_rows
     # A NaN or infinity anywhere in the design or the targets reaches this product.
     finite = jnp.isfinite(zero_gradient).all() & jnp.isfinite(at_zero) & jnp.isfinite(lam)
+    if init is not None:
+        finite &= jnp.isfinite(init).all()
     has_rows = True if mask is None else mask.any()
     usable = finite & (lam >= 0) & has_rows
     target_gap = jnp.where(usable, tol * at_zero, jnp.inf)

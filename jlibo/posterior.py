@@ -9,7 +9,8 @@
 The covariance is kept as a factor S with S S^T = covariance and updated by Potter's rule, so a variance is
 a sum of squares: it cannot become negative, in float32 after thousands of updates either. An update costs
 O(features^2), plus O(candidates * features) where mean and variance are tracked on a finite candidate set.
-Nothing is ever factorised again, and no shape grows.
+Nothing is ever factorised again, and no shape grows. All is kept in the precision of the prior, whatever
+the precision of the features and rewards that come.
 """
 
 import equinox as eqx
@@ -20,7 +21,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 from numpy.typing import ArrayLike
 
-from jlibo.checks import check_range, check_shape
+from jlibo.checks import check_finite, check_range, check_shape
 from jlibo.prior import Prior
 
 HIGHEST = lax.Precision.HIGHEST
@@ -61,6 +62,7 @@ class Belief(eqx.Module):
 def init(prior: Prior, noise_std: Float[ArrayLike, ""]) -> Posterior:
     """The posterior before any observation. `noise_std` > 0 regularises, whatever the true noise is."""
     check_shape("noise_std", noise_std, ())
+    check_finite("noise_std", noise_std)
     check_range("noise_std", noise_std, above=0)
     dtype = prior.mean.dtype
     zero = jnp.zeros((), dtype)
@@ -80,15 +82,16 @@ def observe(
 ) -> Posterior:
     """Condition on one reward at a point given by its features."""
     check_shape("feature", feature, posterior.mean.shape)
-    check_shape("reward", reward, ())
-    return _observe(posterior, feature, reward)[0]
+    check_finite("feature", feature)
+    dtype = posterior.mean.dtype
+    return _observe(posterior, jnp.asarray(feature, dtype), _check_reward(reward, dtype))[0]
 
 
 def predict(
     posterior: Posterior, features: Float[Array, "*points features"]
 ) -> tuple[Float[Array, "*points"], Float[Array, "*points"]]:
     """Posterior mean and variance of f (not of a noisy reward) at points given by their features."""
-    check_shape("features", features, (*np.shape(features)[:-1], posterior.mean.shape[0]))
+    features = _check_features(posterior, features, np.shape(features)[:-1])
     mean = jnp.matmul(features, posterior.mean, precision=HIGHEST)
     image = jnp.matmul(features, posterior.factor, precision=HIGHEST)
     return mean, (image**2).sum(-1)
@@ -104,11 +107,13 @@ def sample(
     posterior: Posterior, features: Float[Array, "*points features"], *, key: PRNGKeyArray
 ) -> Float[Array, "*points"]:
     """One joint draw of f at all the points."""
+    features = _check_features(posterior, features, np.shape(features)[:-1])
     return jnp.matmul(features, sample_weights(posterior, key=key), precision=HIGHEST)
 
 
 def belief_at(posterior: Posterior, features: Float[Array, "points features"]) -> Belief:
     """The posterior at any points; O(points * features^2)."""
+    features = _check_features(posterior, features, ("points",))
     mean, variance = predict(posterior, features)
     return Belief(mean, variance, features, posterior)
 
@@ -118,7 +123,8 @@ def observe_candidate(belief: Belief, index: Int[ArrayLike, ""], reward: Float[A
 
     The same as `belief_at(observe(...), features)` to round-off, without a product with the factor.
     """
-    feature = belief.features[index]
+    feature = _feature_at(belief, index)
+    reward = _check_reward(reward, belief.posterior.mean.dtype)
     posterior, direction, gain, surprise = _observe(belief.posterior, feature, reward)
     cross = jnp.matmul(belief.features, direction, precision=HIGHEST)
     mean = belief.mean + cross * (gain * surprise)
@@ -128,12 +134,30 @@ def observe_candidate(belief: Belief, index: Int[ArrayLike, ""], reward: Float[A
 
 def observe_pending(belief: Belief, index: Int[ArrayLike, ""]) -> Belief:
     """Shrink the variance as an observation at `index` will, whatever its reward; the mean stays."""
-    feature = belief.features[index]
+    feature = _feature_at(belief, index)
     posterior, direction, gain, _ = _observe(belief.posterior, feature, 0.0)
     cross = jnp.matmul(belief.features, direction, precision=HIGHEST)
     posterior = eqx.tree_at(lambda at: at.factor, belief.posterior, posterior.factor)
     variance = jnp.maximum(belief.variance - cross**2 * gain, 0)
     return Belief(belief.mean, variance, belief.features, posterior)
+
+
+def _check_features(posterior: Posterior, features, points):
+    check_shape("features", features, (*points, posterior.mean.shape[0]))
+    check_finite("features", features)
+    return jnp.asarray(features, posterior.mean.dtype)
+
+
+def _check_reward(reward, dtype):
+    check_shape("reward", reward, ())
+    check_finite("reward", reward)
+    return jnp.asarray(reward, dtype)
+
+
+def _feature_at(belief: Belief, index):
+    check_shape("index", index, ())
+    check_range("index", index, at_least=0, at_most=belief.features.shape[0] - 1)
+    return belief.features[index]
 
 
 def _observe(posterior: Posterior, feature, reward):

@@ -10,7 +10,11 @@ f(x) = phi(x) . w with w ~ N(mean, covariance). Selecting kernels changes number
 agent that knows the truth, the naive one and the learning ones are one compiled program.
 """
 
+from collections.abc import Sequence
+from typing import Any
+
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -18,6 +22,7 @@ from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
 from jlibo.checks import check_finite, check_range, check_shape, fail, is_concrete
+from jlibo.features import validate_groups
 
 
 class Prior(eqx.Module):
@@ -37,15 +42,14 @@ class Prior(eqx.Module):
                 f"shape {list(np.shape(covariance))}",
             )
         check_finite("covariance", covariance)
-        diagonal = covariance if np.ndim(covariance) == 1 else jnp.diagonal(jnp.asarray(covariance))
-        check_range("covariance", diagonal, at_least=0)
-        if np.ndim(covariance) == 2 and is_concrete(covariance):
-            matrix = np.asarray(covariance)
-            if not np.allclose(matrix, matrix.T, rtol=1e-4, atol=1e-6 * np.abs(matrix).max(initial=0)):
-                fail("covariance", "a symmetric matrix", "one that is not")
+        if np.ndim(covariance) == 1:
+            check_range("covariance", covariance, at_least=0)
+        elif is_concrete(covariance):
+            _check_semidefinite("covariance", np.asarray(covariance))
+        mean, covariance = jnp.asarray(mean), jnp.asarray(covariance)
         dtype = jnp.result_type(mean, covariance, float)
-        self.mean = jnp.asarray(mean, dtype)
-        self.covariance = jnp.asarray(covariance, dtype)
+        self.mean = mean.astype(dtype)
+        self.covariance = covariance.astype(dtype)
 
     @property
     def num_features(self) -> int:
@@ -66,42 +70,62 @@ class Prior(eqx.Module):
 
 
 def support_prior(
-    support: Bool[ArrayLike, " groups"], groups: tuple[int, ...] | Int[ArrayLike, " features"]
+    support: Bool[ArrayLike, " groups"],
+    groups: Sequence[int] | Int[np.ndarray | Array, " features"],
+    dtype: Any = None,
 ) -> Prior:
     """The average of the base kernels in `support`; of all of them when `support` is empty.
 
-    `groups[f]` is the base kernel of feature f, as in `features.groups`.
+    `groups[f]` is the base kernel of feature f, as in `features.groups`; `dtype` is jax's default float.
     """
-    group_of = np.asarray(groups)
+    group_of = np.asarray(validate_groups("groups", groups))
     check_shape("support", support, (int(group_of.max()) + 1,))
     chosen = jnp.asarray(support)
     if chosen.dtype != bool:
         fail("support", "an array of booleans", f"dtype {chosen.dtype}")
     chosen = jnp.where(chosen.any(), chosen, True)
-    weights = chosen / chosen.sum()
+    weights = chosen / chosen.sum().astype(jnp.result_type(float) if dtype is None else dtype)
     return Prior(jnp.zeros(len(group_of), weights.dtype), weights[group_of])
 
 
-def full_prior(groups: tuple[int, ...] | Int[ArrayLike, " features"]) -> Prior:
+def full_prior(groups: Sequence[int] | Int[np.ndarray | Array, " features"]) -> Prior:
     """The average of all base kernels: what one uses who knows nothing yet."""
-    return support_prior(np.ones(int(np.max(np.asarray(groups))) + 1, bool), groups)
+    groups = validate_groups("groups", groups)
+    return support_prior(np.ones(max(groups) + 1, bool), groups)
 
 
+@jax.jit
 def semidefinite_cholesky(matrix: Float[Array, "size size"]) -> Float[Array, "size size"]:
     """S with S S^T = `matrix`, for a positive semi-definite `matrix` that may be singular.
 
-    One column at a time in plain array operations: a direction without variance gives a column of zeros
-    where LAPACK gives NaN, and there is no LAPACK call for concurrent executions to wait for.
+    One column at a time in plain array operations: what is left without variance gives columns of zeros
+    where LAPACK gives NaN, and there is no LAPACK call for concurrent executions to wait for. The largest
+    variance left goes first, so all that is dropped in the end is round-off. S is therefore not triangular.
     """
     size = matrix.shape[0]
-    floor = 10 * size * jnp.finfo(matrix.dtype).eps * jnp.maximum(jnp.diagonal(matrix).max(), 0)
+    floor = size * jnp.finfo(matrix.dtype).eps * jnp.maximum(jnp.diagonal(matrix).max(), 0)
 
-    def eliminate(i, carry):
+    def eliminate(step, carry):
         rest, factor = carry
+        i = jnp.argmax(jnp.diagonal(rest))
         pivot = rest[i, i]
         usable = pivot > floor
         column = jnp.where(usable, rest[:, i] / jnp.sqrt(jnp.where(usable, pivot, 1)), 0)
-        column = jnp.where(jnp.arange(size) >= i, column, 0)
-        return rest - jnp.outer(column, column), factor.at[:, i].set(column)
+        # Exactly zero where it is eliminated, so that no direction is taken twice.
+        rest = (rest - jnp.outer(column, column)).at[i].set(0).at[:, i].set(0)
+        return rest, factor.at[:, step].set(column)
 
     return lax.fori_loop(0, size, eliminate, (matrix, jnp.zeros_like(matrix)))[1]
+
+
+def _check_semidefinite(argument: str, matrix: np.ndarray) -> None:
+    scale = np.abs(matrix).max(initial=0)
+    if not np.allclose(matrix, matrix.T, rtol=1e-4, atol=1e-6 * scale):
+        fail(argument, "a symmetric matrix", "one that is not")
+    if matrix.size == 0 or np.array_equal(matrix, np.diag(np.diagonal(matrix))):
+        least = np.diagonal(matrix).min(initial=0)
+    else:
+        least = np.linalg.eigvalsh(matrix)[0]
+    precision = jnp.finfo(jnp.result_type(matrix.dtype, jnp.float32)).eps
+    if least < -np.sqrt(float(precision)) * scale:
+        fail(argument, "positive semi-definite", f"an eigenvalue of {least:.3g}")

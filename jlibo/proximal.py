@@ -22,6 +22,7 @@ a sum of terms that are each non-negative. Nothing cancels, so that the gap mean
 """
 
 import abc
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -51,7 +52,7 @@ class AbstractGroups(eqx.Module):
         """Sum of `values` over each feature's own group."""
 
     @abc.abstractmethod
-    def shares(self, num_features: int) -> Float[Array, " features"] | float:
+    def shares(self, dtype: Any) -> Float[Array, " features"] | float:
         """One over the size of each feature's group: sums over features become sums over groups."""
 
 
@@ -61,7 +62,7 @@ class Singletons(AbstractGroups):
     def totals(self, values):
         return values
 
-    def shares(self, num_features):
+    def shares(self, dtype):
         return 1.0
 
 
@@ -75,9 +76,9 @@ class Members(AbstractGroups):
         padded = jnp.append(values, jnp.zeros((), values.dtype))
         return padded[table].sum(1)[np.asarray(self.ids)]
 
-    def shares(self, num_features):
+    def shares(self, dtype):
         _, sizes = self._table()
-        return jnp.asarray(1.0 / sizes[np.asarray(self.ids)])
+        return jnp.asarray(1.0 / sizes[np.asarray(self.ids)], dtype)
 
     def _table(self):
         ids = np.asarray(self.ids)
@@ -96,8 +97,8 @@ class Pairs(AbstractGroups):
     def totals(self, values):
         return jnp.where(self.same, values, 0).sum(-1)
 
-    def shares(self, num_features):
-        return 1.0 / self.same.sum(-1)
+    def shares(self, dtype):
+        return 1.0 / self.same.sum(-1).astype(dtype)
 
 
 class Problem(eqx.Module):
@@ -124,7 +125,7 @@ class Problem(eqx.Module):
         return jnp.sqrt(self.groups.totals((values**2).sum(0)))
 
     def objective(self, coef, residual) -> Float[Array, ""]:
-        penalty = (self.norms(coef) * self.groups.shares(coef.shape[1])).sum()
+        penalty = (self.norms(coef) * self.groups.shares(coef.dtype)).sum()
         return (residual**2).sum() / self.num_rows + self.lam * penalty
 
     def gap(self, coef, residual, gradient) -> Float[Array, ""]:
@@ -135,7 +136,7 @@ class Problem(eqx.Module):
         best = (residual * self.targets).sum() / jnp.maximum(energy, tiny)
         scale = jnp.clip(best, 0, feasible)
         penalty = self.lam * self.norms(coef) - scale * self.groups.totals((coef * gradient).sum(0))
-        penalty = jnp.maximum(penalty, 0) * self.groups.shares(coef.shape[1])
+        penalty = jnp.maximum(penalty, 0) * self.groups.shares(coef.dtype)
         return energy / self.num_rows * (1 - scale) ** 2 + penalty.sum()
 
 
@@ -258,14 +259,17 @@ def working_set_round(
 ) -> Progress:
     """Solve on the `size` most promising features, all others staying zero, then look at all of them again.
 
-    The set holds every feature in use, then those whose group has the steepest gradient. A group that is cut
-    by the set's edge does no harm: its other features are zero, so its norm is right.
+    The set holds every feature that is not zero (`is_crowded` sees to it that there is room), then the others
+    of their groups, then those whose group has the steepest gradient. A group that is cut by the set's edge
+    does no harm: its other features are zero, so its norm is right.
     """
     coef = state.coef
     group_totals = problem.groups.totals
-    in_use = group_totals((coef != 0).any(0).astype(coef.dtype)) > 0
+    nonzero = (coef != 0).any(0)
+    in_use = group_totals(nonzero.astype(coef.dtype)) > 0
     steepness = group_totals((state.gradient**2).sum(0))
-    _, chosen = lax.top_k(jnp.where(in_use, jnp.inf, steepness), size)
+    rank = jnp.where(in_use, jnp.finfo(coef.dtype).max, steepness)
+    _, chosen = lax.top_k(jnp.where(nonzero, jnp.inf, rank), size)
 
     def take(array):
         return array.at[..., chosen].get(mode="promise_in_bounds")

@@ -5,9 +5,10 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from jlibo.checks import check_finite, check_range, check_shape
+from jlibo.checks import check_finite, check_range, check_shape, fail, is_concrete
 from jlibo.posterior import Belief
 
 
@@ -36,20 +37,31 @@ def choose(
 ) -> Int[Array, ""]:
     """The index of the belief's point with the highest score, among those `available`."""
     scores = policy.scores(belief, key=key)
-    if available is not None:
-        check_shape("available", available, scores.shape)
-        scores = jnp.where(available, scores, -jnp.inf)
-    return jnp.argmax(scores)
+    check_shape("scores", scores, belief.mean.shape)
+    if available is None:
+        return jnp.argmax(scores)
+    check_shape("available", available, scores.shape)
+    if is_concrete(available) and not np.asarray(available).any():
+        fail("available", "true for at least one point", "no point at all")
+    available = jnp.asarray(available)
+    best = jnp.argmax(jnp.where(available, scores, -jnp.inf))
+    # Where all that is available scores minus infinity, the first of it.
+    return jnp.where(available[best], best, jnp.argmax(available))
+
+
+def as_hyper_parameter(name: str, value: Any, **bounds: float) -> Array:
+    """`value` as an array, checked when it is known."""
+    check_finite(name, value)
+    check_range(name, value, **bounds)
+    # A number, NumPy's too, stays weakly typed: it takes the precision of the data it meets.
+    return jnp.asarray(float(value) if isinstance(value, int | float | np.number) else value)
 
 
 def hyper_parameter(name: str, *, default: float | None = None, **bounds: float) -> Any:
     """A field that is an array, so a sweep over it never traces again, checked when its value is known."""
 
     def convert(value):
-        check_finite(name, value)
-        check_range(name, value, **bounds)
-        # A Python number stays weakly typed: it takes the precision of the data it meets.
-        return jnp.asarray(float(value) if isinstance(value, int) else value)
+        return as_hyper_parameter(name, value, **bounds)
 
     if default is None:
         return eqx.field(converter=convert)

@@ -3,12 +3,14 @@
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import lax
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from jlibo.checks import check_count, check_range, check_shape
+from jlibo.checks import check_count, check_finite, check_range, check_shape, fail, is_concrete
 from jlibo.features import AbstractFeatures, sample_box
+from jlibo.features.base import clip_keeping_gradient
 from jlibo.policies.base import AbstractPolicy
 from jlibo.posterior import Posterior, belief_at
 
@@ -42,38 +44,79 @@ def maximise(
     check_count("num_candidates", num_candidates)
     check_count("num_starts", num_starts)
     check_count("num_steps", num_steps, at_least=0)
+    check_finite("learning_rate", learning_rate)
     check_range("learning_rate", learning_rate, above=0)
-    key_sample, key_scores = jax.random.split(key)
+    num_features = posterior.mean.shape[0]
+    if features.num_features != num_features:
+        fail("features", f"a map to the posterior's {num_features} features", f"{features.num_features}")
+    key_order, key_scores = jax.random.split(key)
     if candidates is None:
-        candidates = sample_box(features, num_candidates, key=key_sample)
-    check_shape("candidates", candidates, ("candidates", features.dim))
-    candidates = jnp.asarray(candidates, posterior.mean.dtype)
+        candidates = sample_box(features, num_candidates, key=key_order)
+    else:
+        check_shape("candidates", candidates, ("candidates", features.dim))
+        candidates = jnp.asarray(candidates)
+        _check_inside(candidates, features)
+        # Equal scores are broken by order: not always in favour of the same candidate.
+        candidates = jax.random.permutation(key_order, candidates)
+    candidates = candidates.astype(posterior.mean.dtype)
+    rate = jnp.asarray(learning_rate, candidates.dtype)
     num_starts = min(num_starts, candidates.shape[0])
+    return _maximise(policy, posterior, features, candidates, num_starts, num_steps, rate, key_scores)
+
+
+@eqx.filter_jit
+def _maximise(policy, posterior, features, candidates, num_starts, num_steps, learning_rate, key):
+    # Compiled whole: a loop outside of `jit` is compiled anew at every call.
     lower = jnp.asarray(features.lower, candidates.dtype)
-    width = jnp.asarray(features.upper, candidates.dtype) - lower
+    upper = jnp.asarray(features.upper, candidates.dtype)
 
-    def score(unit_point):
-        belief = belief_at(posterior, features(lower + width * unit_point)[None])
+    def score(point):
+        belief = belief_at(posterior, features(point)[None])
         # The same key everywhere: a policy that draws a function draws the same one.
-        return policy.scores(belief, key=key_scores)[0]
+        scores = policy.scores(belief, key=key)
+        check_shape("scores", scores, (1,))
+        return scores[0]
 
-    unit_candidates = (candidates - lower) / width
-    candidate_scores = lax.map(score, unit_candidates, batch_size=256)
+    def from_unit(unit_point):
+        return clip_keeping_gradient(lower + (upper - lower) * unit_point, lower, upper)
+
+    def climb(start, start_score):
+        unit_start = jnp.clip((start - lower) / (upper - lower), 0, 1)
+        unit_point, value = _climb(
+            lambda u: score(from_unit(u)), unit_start, start_score, num_steps, learning_rate
+        )
+        # A start whose climb saw nothing but NaN, or nothing better, stands for itself.
+        better = value > start_score
+        return jnp.where(better, from_unit(unit_point), start), jnp.where(better, value, start_score)
+
+    candidate_scores = lax.map(score, candidates, batch_size=min(256, candidates.shape[0]))
+    # A candidate whose score is NaN (off the box, say) is the last to start from.
+    candidate_scores = jnp.where(jnp.isnan(candidate_scores), -jnp.inf, candidate_scores)
     start_scores, order = lax.top_k(candidate_scores, num_starts)
-    points, scores = jax.vmap(lambda start: _climb(score, start, num_steps, learning_rate))(
-        unit_candidates[order]
-    )
-    # A start whose climb saw nothing but NaN, or nothing better, stands for itself.
-    better = scores > start_scores
-    points = jnp.where(better[:, None], points, unit_candidates[order])
-    scores = jnp.where(better, scores, start_scores)
+    points, scores = jnp.clip(candidates[order], lower, upper), start_scores
+    if num_steps > 0:
+        points, scores = jax.vmap(climb)(points, scores)
     best = jnp.argmax(scores)
-    point = jnp.clip(lower + width * points[best], lower, lower + width)
-    return BoxMaximum(point, scores[best], start_scores[0])
+    return BoxMaximum(points[best], scores[best], start_scores[0])
 
 
-def _climb(score_fn, start, num_steps, learning_rate):
-    optimiser = optax.adam(optax.cosine_decay_schedule(learning_rate, max(num_steps, 1), alpha=0.01))
+def _check_inside(candidates, features):
+    if candidates.shape[0] == 0:
+        fail("candidates", "at least one point", "none")
+    if not is_concrete(candidates):
+        return
+    check_finite("candidates", candidates)
+    low, high = np.asarray(features.lower), np.asarray(features.upper)
+    slack = 1e-6 * np.maximum(high - low, np.maximum(np.abs(low), np.abs(high)))  # float32 round-off
+    points = np.asarray(candidates)
+    bad = ~((points >= low - slack) & (points <= high + slack)).all(axis=1)
+    if bad.any():
+        fail("candidates", f"in the box {features.lower} to {features.upper}", points[bad][0].tolist())
+
+
+def _climb(score_fn, start, start_score, num_steps, learning_rate):
+    """The best point seen by Adam, and its score; `start` and `start_score` where none is better."""
+    optimiser = optax.adam(optax.cosine_decay_schedule(learning_rate, num_steps, alpha=0.01))
 
     def ascend(carry, _):
         point, state, best_point, best_score = carry
@@ -85,8 +128,7 @@ def _climb(score_fn, start, num_steps, learning_rate):
         point = jnp.clip(point + updates, 0, 1)
         return (point, state, best_point, best_score), None
 
-    carry = (start, optimiser.init(start), start, score_fn(start))
-    (point, _, best_point, best_score), _ = lax.scan(ascend, carry, length=num_steps)
-    value = score_fn(point)
-    better = value > best_score
-    return jnp.where(better, point, best_point), jnp.where(better, value, best_score)
+    carry = (start, optimiser.init(start), start, start_score)
+    # Once more than there are steps, to see the last point: one more gradient, and half the program.
+    (_, _, best_point, best_score), _ = lax.scan(ascend, carry, length=num_steps + 1)
+    return best_point, best_score

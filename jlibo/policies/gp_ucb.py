@@ -12,8 +12,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jlibo.checks import check_finite, check_range
-from jlibo.policies.base import AbstractPolicy, hyper_parameter
+from jlibo.policies.base import AbstractPolicy, as_hyper_parameter, hyper_parameter
 from jlibo.posterior import Belief
 
 
@@ -34,11 +33,7 @@ class TheoreticalNu(eqx.Module):
 
 
 def _coefficient(value):
-    if isinstance(value, TheoreticalNu):
-        return value
-    check_finite("nu", value)
-    check_range("nu", value, at_least=0)
-    return jnp.asarray(float(value) if isinstance(value, int) else value)
+    return value if isinstance(value, TheoreticalNu) else as_hyper_parameter("nu", value, at_least=0)
 
 
 class GPUCB(AbstractPolicy):

@@ -1,0 +1,117 @@
+"""The paper's data model: reward functions that share a few of many base kernels.
+
+| here            | paper (sections 2 and 6)                                                        |
+|-----------------|---------------------------------------------------------------------------------|
+| `support`       | J*, drawn uniformly among the sets of `support_size` base kernels               |
+| `norm_bound`    | B: coefficients are uniform in the ball of this radius, 10                      |
+| `beta_min`      | c_1: a draw is kept when every group's norm is at least this, 0.5               |
+| `noise_std`     | sigma, 0.1                                                                      |
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
+
+from jlibo.checks import check_count, check_range, check_shape, fail, is_concrete
+from jlibo.envs.base import AbstractEnv, Task
+from jlibo.features import AbstractFeatures, box_grid
+from jlibo.policies.base import hyper_parameter
+
+MAX_DRAWS = 10_000
+"""Draws of a task's coefficients before the condition on them counts as impossible to meet."""
+
+
+class SyntheticEnv(AbstractEnv):
+    """Tasks whose functions live on the base kernels in `support`. See `SyntheticEnv.draw`."""
+
+    groups: tuple[int, ...] = eqx.field(static=True)
+    support: Bool[Array, " groups"]
+    candidates: Float[Array, "candidates dim"]
+    candidate_features: Float[Array, "candidates features"]
+    norm_bound: Float[Array, ""] = hyper_parameter("norm_bound", above=0)
+    beta_min: Float[Array, ""] = hyper_parameter("beta_min", at_least=0)
+    noise_std: Float[Array, ""] = hyper_parameter("noise_std", at_least=0)
+
+    def task(self, index, *, key):
+        coef = self.coefficients(key=key)
+        return Task(jnp.matmul(self.candidate_features, coef, precision=lax.Precision.HIGHEST))
+
+    def coefficients(self, *, key: PRNGKeyArray) -> Float[Array, " features"]:
+        """One draw of beta*_s: uniform in the ball, every supported group at least `beta_min` long.
+
+        NaN when `MAX_DRAWS` draws all broke the condition.
+        """
+        group_of = np.asarray(self.groups)
+        used = self.support[group_of]
+        dtype = self.candidate_features.dtype
+
+        def draw(attempt):
+            direction_key, radius_key = jax.random.split(jax.random.fold_in(key, attempt))
+            direction = jnp.where(used, jax.random.normal(direction_key, used.shape, dtype), 0)
+            direction /= jnp.sqrt((direction**2).sum())
+            radius = self.norm_bound * jax.random.uniform(radius_key, (), dtype) ** (1 / used.sum().astype(dtype))
+            return direction * radius
+
+        def is_too_small(coef):
+            squares = jax.ops.segment_sum(coef**2, group_of, num_segments=self.support.shape[0])
+            return jnp.any(self.support & (squares < self.beta_min**2))
+
+        def again(carry):
+            attempt, _ = carry
+            return attempt + 1, draw(attempt + 1)
+
+        def unlucky(carry):
+            attempt, coef = carry
+            return is_too_small(coef) & (attempt < MAX_DRAWS)
+
+        first = jnp.zeros((), jnp.int32)
+        _, coef = lax.while_loop(unlucky, again, (first, draw(first)))
+        return jnp.where(is_too_small(coef), jnp.nan, coef)
+
+    @classmethod
+    def draw(
+        cls,
+        features: AbstractFeatures,
+        *,
+        support_size: int = 5,
+        norm_bound: float = 10.0,
+        beta_min: float = 0.5,
+        noise_std: float = 0.1,
+        candidates: Float[Array, "candidates dim"] | None = None,
+        key: PRNGKeyArray,
+    ) -> "SyntheticEnv":
+        """An environment with a random support.
+
+        `candidates` are by default the paper's: 1,000 on an even grid in one dimension, 40 x 40 in two.
+        """
+        check_count("support_size", support_size)
+        if support_size > features.num_groups:
+            fail("support_size", f"at most the {features.num_groups} base kernels", support_size)
+        check_range("norm_bound", norm_bound, above=0)
+        if is_concrete(beta_min) and is_concrete(norm_bound):
+            smallest = float(np.asarray(beta_min).max()) * support_size**0.5
+            if smallest >= float(np.asarray(norm_bound).min()):
+                fail(
+                    "beta_min",
+                    f"below norm_bound / sqrt(support_size), so that {support_size} groups fit in the ball",
+                    beta_min,
+                )
+        if candidates is None:
+            if features.dim > 2:
+                fail("candidates", f"given for features of {features.dim} dimensions", None)
+            candidates = box_grid(features, 1000 if features.dim == 1 else 40)
+        check_shape("candidates", candidates, ("candidates", features.dim))
+        order = jax.random.permutation(key, features.num_groups)
+        support = jnp.zeros(features.num_groups, bool).at[order[:support_size]].set(True)
+        return cls(
+            support=support,
+            candidates=jnp.asarray(candidates),
+            candidate_features=features(candidates),
+            norm_bound=jnp.asarray(norm_bound),
+            beta_min=jnp.asarray(beta_min),
+            noise_std=jnp.asarray(noise_std),
+            groups=features.groups,
+        )

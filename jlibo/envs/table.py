@@ -1,0 +1,73 @@
+"""Look-up in a table of evaluations made before: each task is a row, each candidate a configuration."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from numpy.typing import ArrayLike
+
+from jlibo.checks import check_shape, fail, is_concrete
+from jlibo.envs.base import AbstractEnv, Task
+from jlibo.policies.base import hyper_parameter
+
+
+class TableEnv(AbstractEnv):
+    """Tasks from a table, in the order of its rows or a shuffled one.
+
+    `values[t, c]` is the reward of candidate c in task t; NaN where it was never evaluated: such a cell is
+    never played. `candidates` are shared by all tasks, [candidates, dim], or each task's own,
+    [tasks, candidates, dim]; tasks with fewer configurations are padded with NaN values.
+    """
+
+    candidates: Float[Array, "candidates dim"]
+    values: Float[Array, "tasks candidates"]
+    available: Bool[Array, "tasks candidates"]
+    own_candidates: Float[Array, "tasks candidates dim"] | None
+    order: Int[Array, " tasks"]
+    noise_std: Float[Array, ""] = hyper_parameter("noise_std", at_least=0)
+
+    def __init__(self, values: ArrayLike, candidates: ArrayLike, *, noise_std: float = 0.0):
+        check_shape("values", values, ("tasks", "candidates"))
+        num_tasks, num_candidates = np.shape(values)
+        if np.ndim(candidates) == 3:
+            check_shape("candidates", candidates, (num_tasks, num_candidates, "dim"))
+        else:
+            check_shape("candidates", candidates, (num_candidates, "dim"))
+        values = jnp.asarray(values)
+        if not jnp.issubdtype(values.dtype, jnp.floating):
+            values = values.astype(float)  # whole numbers; candidates take the precision of the values
+        available = ~jnp.isnan(values)
+        if is_concrete(available):
+            empty = np.flatnonzero(~np.asarray(available).any(1))
+            if empty.size:
+                fail("values", "known for at least one candidate of each task", f"none for task {empty[0]}")
+            if np.isinf(np.asarray(values)).any():
+                fail("values", "finite, or NaN where unknown", "an infinite value")
+        candidates = jnp.asarray(candidates, values.dtype)
+        shared = candidates.ndim == 2
+        if not shared:
+            # What pads a task may be anything, NaN too: a candidate that can be played takes its place.
+            first = jnp.argmax(available, axis=1)[:, None, None]
+            candidates = jnp.where(
+                available[..., None], candidates, jnp.take_along_axis(candidates, first, axis=1)
+            )
+        self.candidates = candidates if shared else candidates[0]
+        self.own_candidates = None if shared else candidates
+        self.values = jnp.where(available, values, 0)
+        self.available = available
+        self.order = jnp.arange(num_tasks)
+        self.noise_std = noise_std  # pyright: ignore[reportAttributeAccessIssue]
+
+    @property
+    def num_tasks(self) -> int:
+        return self.values.shape[-2]
+
+    def shuffled(self, *, key: PRNGKeyArray) -> "TableEnv":
+        """The same tasks in a random order."""
+        return eqx.tree_at(lambda env: env.order, self, jax.random.permutation(key, self.order))
+
+    def task(self, index, *, key):
+        row = self.order[index]
+        points = None if self.own_candidates is None else self.own_candidates[row]
+        return Task(self.values[row], self.available[row], points)

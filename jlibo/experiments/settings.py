@@ -1,0 +1,194 @@
+"""The paper's experiments as data: what each is called, what it varies, and every number in it.
+
+| setting             | paper (sections 6 and App. "Experiment Details")                             |
+|---------------------|------------------------------------------------------------------------------|
+| `lam`               | lambda of Meta-KGL                                                           |
+| `lam_federated`     | lambda of F-Meta-KGL                                                         |
+| `omega`, `alpha`    | omega = c_1 / 2, and the share of votes a kernel needs                       |
+| `beta_min`          | c_1                                                                          |
+| `norm_bound`        | B                                                                            |
+| `noise_std`         | sigma                                                                        |
+| `nu`                | nu_i, constant                                                               |
+| `regulariser`       | lambda_ucb                                                                   |
+| `horizon`           | n, steps of a task (of the test task, offline)                               |
+| `num_tasks`         | m; not printed for the lifelong experiments: 20                              |
+"""
+
+import dataclasses
+import difflib
+from collections.abc import Mapping
+
+from jlibo.features import AbstractFeatures, Cosine, Legendre
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    """One experiment. Floats are passed to the compiled program as data; the rest fixes its shape."""
+
+    name: str
+    summary: str
+    kind: str = "lifelong"
+    """"lifelong" or "offline"."""
+    features: str = "cosine"
+    data: str = "exploration"
+    """What the meta-learners look at: "exploration" or "all"."""
+    lam_scaling: str = "constant"
+    num_features: int = 50
+    num_tasks: int = 20
+    horizon: int = 100
+    support_size: int = 5
+    offline_rows: int = 10
+    lam: float = 0.5
+    lam_federated: float = 0.2
+    omega: float = 0.25
+    alpha: float = 0.25
+    nu: float = 10.0
+    regulariser: float = 0.1
+    norm_bound: float = 10.0
+    beta_min: float = 0.5
+    noise_std: float = 0.1
+
+    @property
+    def agents(self) -> tuple[str, ...]:
+        if self.kind == "offline":
+            return ("oracle", "full", "meta-kgl", "f-meta-kgl")
+        return ("oracle", "full", "libo", "flibo")
+
+    def numbers(self) -> dict[str, float]:
+        """The settings that are data to the compiled program."""
+        fields = dataclasses.asdict(self)
+        return {name: value for name, value in fields.items() if isinstance(value, float)}
+
+    def settings(self) -> dict[str, int | float | str]:
+        """All settings, for the record."""
+        fields = dataclasses.asdict(self)
+        return {name: value for name, value in fields.items() if name not in ("name", "summary")}
+
+    def make_features(self) -> AbstractFeatures:
+        if self.features == "cosine":
+            return Cosine(self.num_features)
+        if self.features == "cosine2d":
+            return Cosine(self.num_features, dim=2)
+        return Legendre(self.num_features)
+
+
+def _offline(name: str, features: str, summary: str) -> Experiment:
+    return Experiment(
+        name,
+        summary,
+        kind="offline",
+        features=features,
+        num_tasks=30,
+        horizon=70,
+        lam=0.25,
+        lam_federated=0.015,
+    )
+
+
+_ALL = [
+    _offline("offline-cosine", "cosine", "Fig. 2: test regret against offline tasks, 50 cosines"),
+    _offline("offline-cosine2d", "cosine2d", "Fig. 5 left: the same with 50 two-dimensional cosines"),
+    _offline("offline-legendre", "legendre", "Fig. 5 right: the same with 50 Legendre polynomials"),
+    Experiment("lifelong-cosine", "Fig. 3 left, 6a: lifelong regret, 50 cosines, exploration data"),
+    Experiment("lifelong-cosine-all", "Fig. 6b: the same, learning from all data", data="all"),
+    Experiment(
+        "lifelong-legendre", "Fig. 6c: 50 Legendre polynomials, exploration data", features="legendre"
+    ),
+    Experiment("lifelong-legendre-all", "Fig. 6d: the same, all data", features="legendre", data="all"),
+]
+
+REGISTRY: dict[str, Experiment] = {experiment.name: experiment for experiment in _ALL}
+"""Every experiment by its name."""
+
+
+class SettingError(ValueError):
+    """A name or value that no experiment can take; the message says what would do."""
+
+
+def find(name: str) -> Experiment:
+    """The experiment called `name`."""
+    if name not in REGISTRY:
+        raise SettingError(
+            f"There is no experiment '{name}'.{_nearest(name, REGISTRY)} `jlibo list` shows all."
+        )
+    return REGISTRY[name]
+
+
+def override(experiment: Experiment, changes: Mapping[str, str]) -> Experiment:
+    """`experiment` with settings replaced by values given as text, checked."""
+    known = {
+        f.name: f.type for f in dataclasses.fields(Experiment) if f.name not in ("name", "summary", "kind")
+    }
+    values = {}
+    for name, text in changes.items():
+        if name not in known:
+            raise SettingError(f"There is no setting '{name}'.{_nearest(name, known)}")
+        values[name] = _parse(name, text, type(getattr(experiment, name)))
+    changed = dataclasses.replace(experiment, **values)
+    _check(changed)
+    return changed
+
+
+def _nearest(name: str, known) -> str:
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.4)
+    return f" Did you mean '{close[0]}'?" if close else f" Known: {', '.join(known)}."
+
+
+_CHOICES = {
+    "features": ("cosine", "cosine2d", "legendre"),
+    "data": ("exploration", "all"),
+    "lam_scaling": ("constant", "sqrt"),
+}
+
+
+def _parse(name: str, text: str, kind: type):
+    if name in _CHOICES:
+        if text not in _CHOICES[name]:
+            raise SettingError(f"'{name}' should be one of {', '.join(_CHOICES[name])}, but got '{text}'.")
+        return text
+    try:
+        return kind(text)
+    except ValueError:
+        wanted = "a whole number" if kind is int else "a number"
+        raise SettingError(f"'{name}' should be {wanted}, but got '{text}'.") from None
+
+
+_RANGES = {
+    "alpha": (0.0, 1.0),
+    "lam": (0.0, float("inf")),
+    "lam_federated": (0.0, float("inf")),
+    "omega": (0.0, float("inf")),
+    "nu": (0.0, float("inf")),
+    "noise_std": (0.0, float("inf")),
+    "beta_min": (0.0, float("inf")),
+}
+_POSITIVE = (
+    "regulariser",
+    "norm_bound",
+    "num_features",
+    "num_tasks",
+    "horizon",
+    "support_size",
+    "offline_rows",
+)
+
+
+def _check(experiment: Experiment) -> None:
+    for name, (low, high) in _RANGES.items():
+        value = getattr(experiment, name)
+        if not low <= value <= high or value == float("inf"):
+            upper = f" and <= {high:g}" if high != float("inf") else ""
+            raise SettingError(f"'{name}' should be a number >= {low:g}{upper}, but got {value}.")
+    for name in _POSITIVE:
+        if not 0 < getattr(experiment, name) < float("inf"):
+            raise SettingError(f"'{name}' should be above 0, but got {getattr(experiment, name)}.")
+    if experiment.support_size > experiment.num_features:
+        raise SettingError(
+            f"'support_size' should be at most num_features = {experiment.num_features}, "
+            f"but got {experiment.support_size}."
+        )
+    if experiment.beta_min * experiment.support_size**0.5 >= experiment.norm_bound:
+        raise SettingError(
+            "'beta_min' should be below norm_bound / sqrt(support_size), so that every kernel can matter, "
+            f"but got {experiment.beta_min}."
+        )

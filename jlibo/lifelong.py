@@ -1,0 +1,309 @@
+"""The lifelong loop: one task after another, each played with the prior learned from those before.
+
+| here           | paper                                                                             |
+|----------------|-----------------------------------------------------------------------------------|
+| `run_lifelong` | LiBO (Algorithm 2) and F-LiBO (Algorithm 3): one loop, another meta-learner       |
+| `horizon`      | n, the steps of a task                                                            |
+| `num_tasks`    | m                                                                                 |
+| `regret`       | f_s(x*_s) - f_s(x_{s,i}); its sum over tasks and steps is R(m, n)                 |
+| `support`      | J_hat_s, the kernels selected after task s                                        |
+
+A scan over tasks around a scan over steps, all of it a pure function of the arguments and a key. Agents that
+differ in their meta-learner alone run side by side (`run_agents`): priors are data, so that the inner loop is
+compiled once and its product with the candidates' features serves all agents and seeds at once.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from jlibo import posterior as gp
+from jlibo.checks import check_count, fail
+from jlibo.envs.base import AbstractEnv, Task, explore_uniformly
+from jlibo.exploration import AbstractExploration
+from jlibo.features import AbstractFeatures
+from jlibo.meta.base import AbstractMetaLearner, MetaInfo, Setting, TaskData
+from jlibo.policies.base import AbstractPolicy, choose
+from jlibo.prior import Prior
+
+
+class TaskResult(eqx.Module):
+    """One task, step by step."""
+
+    actions: Int[Array, " horizon"]
+    rewards: Float[Array, " horizon"]
+    regret: Float[Array, " horizon"]
+    explored: Bool[Array, " horizon"]
+
+
+class LifelongResult(eqx.Module):
+    """A whole run; arrays keep their axes, tasks first, then steps."""
+
+    actions: Int[Array, "tasks horizon"]
+    rewards: Float[Array, "tasks horizon"]
+    regret: Float[Array, "tasks horizon"]
+    """Of each step, without noise."""
+    explored: Bool[Array, "tasks horizon"]
+    num_explore: Int[Array, " tasks"]
+    support: Bool[Array, "tasks groups"]
+    """The base kernels selected after each task, with which the next one is played."""
+    fell_back: Bool[Array, " tasks"]
+    """The selection after the task was empty: the next task is played with all base kernels."""
+    status: Int[Array, " tasks"]
+    gap: Float[Array, " tasks"]
+    num_steps: Int[Array, " tasks"]
+    carry: Any
+    """Pass it back in, with the next tasks and the same key, to go on."""
+
+
+class Draws(eqx.Module):
+    """Everything random about a task but the policy: the same for all agents of a seed."""
+
+    task: Task
+    noise: Float[Array, " horizon"]
+    exploration: Int[Array, " horizon"]
+    policy_keys: PRNGKeyArray
+
+
+def draw_task(env: AbstractEnv, index: Int[Array, ""], horizon: int, *, key: PRNGKeyArray) -> Draws:
+    """The draws of task `index` of the run with this `key`, whichever part of the run is being computed."""
+    task_key, noise_key, explore_key, policy_key = jax.random.split(jax.random.fold_in(key, index), 4)
+    task = env.task(index, key=task_key)
+    noise = env.noise_std * jax.random.normal(noise_key, (horizon,), task.values.dtype)
+    exploration = explore_uniformly(task, horizon, key=explore_key)
+    return Draws(task, noise, exploration, jax.random.split(policy_key, horizon))
+
+
+def run_task(
+    policy: AbstractPolicy,
+    prior: Prior,
+    features: Float[Array, "candidates features"],
+    draws: Draws,
+    num_explore: Int[Array, ""],
+) -> TaskResult:
+    """Play one task: `num_explore` uniform draws first, then the policy on the posterior of all rewards."""
+    values, best_value = draws.task.values, draws.task.best_value
+    horizon = draws.noise.shape[0]
+    posterior = gp.init(prior, policy.noise_std)
+    mean = jnp.matmul(features, prior.mean, precision=jax.lax.Precision.HIGHEST)
+    belief = gp.Belief(mean, prior.variance(features), features, posterior)
+
+    def play(carry, step):
+        # The candidates' features stay out of the carry, so that all seeds share them.
+        mean, variance, posterior = carry
+        belief = gp.Belief(mean, variance, features, posterior)
+        is_forced, explore, noise, key = step
+        chosen = choose(policy, belief, available=draws.task.available, key=key)
+        action = jnp.where(is_forced, explore, chosen)
+        value = values[action]
+        reward = value + noise
+        belief = gp.observe_candidate(belief, action, reward)
+        return (belief.mean, belief.variance, belief.posterior), (action, reward, best_value - value)
+
+    is_forced = jnp.arange(horizon) < num_explore
+    steps = (is_forced, draws.exploration, draws.noise, draws.policy_keys)
+    start = (belief.mean, belief.variance, belief.posterior)
+    _, (actions, rewards, regret) = jax.lax.scan(play, start, steps)
+    return TaskResult(actions, rewards, regret, is_forced)
+
+
+def run_lifelong(
+    env: AbstractEnv,
+    features: AbstractFeatures,
+    policy: AbstractPolicy,
+    meta_learner: AbstractMetaLearner,
+    *,
+    num_tasks: int,
+    horizon: int,
+    exploration: AbstractExploration | None = None,
+    tasks: range | None = None,
+    carry: Any = None,
+    progress_fn: Callable[[int], None] | None = None,
+    key: PRNGKeyArray,
+) -> LifelongResult:
+    """Play `num_tasks` tasks of `horizon` steps, learning the prior of each from those before.
+
+    **Arguments:**
+
+    - `env`, `features`, `policy`, `meta_learner`: any of each.
+    - `exploration`: forced exploration; by default what the meta-learner asks for.
+    - `tasks`, `carry`: to stop and go on. `tasks=range(0, 10)` plays the first ten of `num_tasks`; passing
+      the result's `carry` back in with `tasks=range(10, 20)` and the same key plays the next, bit for bit as
+      one long run would.
+    - `progress_fn`: called with the number of tasks done after each task. A host callback: leave it out
+      where speed counts.
+
+    **Returns:** a `LifelongResult`. `jax.vmap` over `key` (or over anything else) runs many seeds as one
+    batch.
+    """
+    results = run_agents(
+        env,
+        features,
+        policy,
+        {"agent": meta_learner},
+        num_tasks=num_tasks,
+        horizon=horizon,
+        exploration=None if exploration is None else {"agent": exploration},
+        tasks=tasks,
+        carry=None if carry is None else {"agent": carry},
+        progress_fn=progress_fn,
+        key=key,
+    )
+    return results["agent"]
+
+
+def run_agents(
+    env: AbstractEnv,
+    features: AbstractFeatures,
+    policy: AbstractPolicy,
+    meta_learners: Mapping[str, AbstractMetaLearner],
+    *,
+    num_tasks: int,
+    horizon: int,
+    exploration: Mapping[str, AbstractExploration] | None = None,
+    tasks: range | None = None,
+    carry: Mapping[str, Any] | None = None,
+    progress_fn: Callable[[int], None] | None = None,
+    key: PRNGKeyArray,
+) -> dict[str, LifelongResult]:
+    """`run_lifelong` for several meta-learners side by side: the same tasks, noise and exploration draws."""
+    check_count("num_tasks", num_tasks)
+    tasks = range(num_tasks) if tasks is None else tasks
+    if len(tasks) == 0 or tasks.step != 1 or tasks.start < 0 or tasks.stop > num_tasks:
+        fail("tasks", f"a range within 0..{num_tasks}", tasks)
+    if (carry is None) != (tasks.start == 0):
+        fail("carry", "given just when `tasks` starts after 0", f"tasks={tasks} and carry={type(carry)}")
+    plan = plan_agents(
+        env, features, meta_learners, num_tasks=num_tasks, horizon=horizon, exploration=exploration
+    )
+    states = start_agents(meta_learners, plan) if carry is None else carry
+    indices = jnp.arange(tasks.start, tasks.stop)
+    counts = jnp.asarray(plan.counts[tasks.start : tasks.stop])
+    return play_tasks(
+        env, features, policy, meta_learners, plan, states, indices, counts, progress_fn=progress_fn, key=key
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What a run of several agents is, before it starts: nothing in it is traced."""
+
+    settings: dict[str, Setting]
+    counts: np.ndarray
+    """Forced exploration steps, [tasks, agents]."""
+
+
+def plan_agents(
+    env: AbstractEnv,
+    features: AbstractFeatures,
+    meta_learners: Mapping[str, AbstractMetaLearner],
+    *,
+    num_tasks: int,
+    horizon: int,
+    exploration: Mapping[str, AbstractExploration] | None = None,
+) -> Plan:
+    """Sizes and schedules of the agents; all of it known before tracing."""
+    check_count("num_tasks", num_tasks)
+    check_count("horizon", horizon)
+    most_tasks = getattr(env, "num_tasks", None)
+    if most_tasks is not None and num_tasks > most_tasks:
+        fail("num_tasks", f"at most the {most_tasks} tasks of the environment", num_tasks)
+    if not meta_learners:
+        fail("meta_learners", "at least one", "none")
+    unknown = set(exploration or {}) - set(meta_learners)
+    if unknown:
+        fail("exploration", f"schedules for agents among {sorted(meta_learners)}", sorted(unknown))
+    schedules = [
+        (exploration or {}).get(name, learner.exploration) for name, learner in meta_learners.items()
+    ]
+    counts = np.stack([schedule.counts(num_tasks, horizon) for schedule in schedules], axis=1)
+    dtype = env.candidates.dtype
+    if not jnp.issubdtype(dtype, jnp.floating):
+        dtype = jnp.result_type(float)
+    settings = {
+        name: Setting(features.groups, num_tasks, horizon, int(most), dtype)
+        for name, most in zip(meta_learners, counts.max(0), strict=True)
+    }
+    return Plan(settings, counts)
+
+
+def start_agents(meta_learners: Mapping[str, AbstractMetaLearner], plan: Plan) -> dict[str, Any]:
+    """Every agent's state before the first task."""
+    return {name: learner.init(plan.settings[name]) for name, learner in meta_learners.items()}
+
+
+def play_tasks(
+    env: AbstractEnv,
+    features: AbstractFeatures,
+    policy: AbstractPolicy,
+    meta_learners: Mapping[str, AbstractMetaLearner],
+    plan: Plan,
+    states: Mapping[str, Any],
+    indices: Int[Array, " tasks"],
+    counts: Int[Array, "tasks agents"],
+    *,
+    progress_fn: Callable[[int], None] | None = None,
+    key: PRNGKeyArray,
+) -> dict[str, LifelongResult]:
+    """Play the tasks numbered `indices`. Numbers are data here: one compiled program plays any part of a run
+    of the same length."""
+    horizon = next(iter(plan.settings.values())).horizon
+    candidate_features = features(env.candidates)
+
+    def play_task(states, step):
+        index, num_explore = step
+        draws = draw_task(env, index, horizon, key=key)
+        points = draws.task.points
+        task_features = candidate_features if points is None else features(points)
+        priors = [learner.prior(states[name], plan.settings[name]) for name, learner in meta_learners.items()]
+        play = jax.vmap(run_task, in_axes=(None, 0, None, None, 0))
+        results = play(policy, _stack(priors), task_features, draws, num_explore)
+        new_states, infos = {}, {}
+        for number, (name, learner) in enumerate(meta_learners.items()):
+            result = jax.tree.map(lambda leaf, number=number: leaf[number], results)
+            data = TaskData(task_features[result.actions], result.rewards, result.explored)
+            new_states[name], infos[name] = learner.update(states[name], data, plan.settings[name])
+        if progress_fn is not None:
+            # The index is the same for all seeds, so that a batch reports each task once.
+            jax.debug.callback(progress_fn, index + 1)
+        return new_states, (results, infos)
+
+    counts = counts.astype(jnp.int32)
+    states, (results, infos) = jax.lax.scan(play_task, dict(states), (indices, counts))
+    return {
+        name: _lifelong_result(number, results, infos[name], states[name], counts)
+        for number, name in enumerate(meta_learners)
+    }
+
+
+def _lifelong_result(number: int, results: TaskResult, info: MetaInfo, state, counts) -> LifelongResult:
+    own = jax.tree.map(lambda leaf: leaf[:, number], results)
+    return LifelongResult(
+        actions=own.actions,
+        rewards=own.rewards,
+        regret=own.regret,
+        explored=own.explored,
+        num_explore=counts[:, number],
+        support=info.support,
+        fell_back=info.fell_back,
+        status=info.status,
+        gap=info.gap,
+        num_steps=info.num_steps,
+        carry=state,
+    )
+
+
+def _stack(priors: list[Prior]) -> Prior:
+    """The agents' priors as one batch; a diagonal becomes a matrix where another agent needs one."""
+    if len({prior.covariance.ndim for prior in priors}) > 1:
+        priors = [
+            prior if prior.covariance.ndim == 2 else Prior(prior.mean, jnp.diag(prior.covariance))
+            for prior in priors
+        ]
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *priors)

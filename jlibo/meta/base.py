@@ -1,0 +1,91 @@
+"""What a meta-learner is: past tasks in, a Gaussian prior over feature weights out."""
+
+import abc
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from jlibo.exploration import AbstractExploration
+from jlibo.group_lasso import Solution, Status
+from jlibo.prior import Prior
+
+
+class Setting(eqx.Module):
+    """What is fixed before a run: sizes and groups. All of it is static."""
+
+    groups: tuple[int, ...] = eqx.field(static=True)
+    num_tasks: int = eqx.field(static=True)
+    horizon: int = eqx.field(static=True)
+    max_explore: int = eqx.field(static=True)
+    """Most forced exploration steps in any task."""
+    dtype: Any = eqx.field(static=True)
+
+    @property
+    def num_features(self) -> int:
+        return len(self.groups)
+
+    @property
+    def num_groups(self) -> int:
+        return max(self.groups) + 1
+
+
+class TaskData(eqx.Module):
+    """All that happened in one task, in the order of play."""
+
+    features: Float[Array, "horizon features"]
+    rewards: Float[Array, " horizon"]
+    explored: Bool[Array, " horizon"]
+    """Which steps were forced exploration; they come first."""
+
+
+class MetaInfo(eqx.Module):
+    """What a meta-learner tells about an update, beside its state."""
+
+    support: Bool[Array, " groups"]
+    fell_back: Bool[Array, ""]
+    """The estimate was empty, so that the next prior is on all base kernels."""
+    status: Int[Array, ""]
+    gap: Float[Array, ""]
+    num_steps: Int[Array, ""]
+
+
+class AbstractMetaLearner(eqx.Module):
+    """Turns finished tasks into the prior of the next one.
+
+    `state` is any pytree of arrays of fixed shapes; `setting` tells the sizes.
+    """
+
+    exploration: eqx.AbstractVar[AbstractExploration]
+    """The schedule of forced exploration that the learner asks for."""
+
+    @abc.abstractmethod
+    def init(self, setting: Setting) -> Any:
+        """The state before the first task."""
+
+    @abc.abstractmethod
+    def prior(self, state: Any, setting: Setting) -> Prior:
+        """The prior for the next task."""
+
+    @abc.abstractmethod
+    def update(self, state: Any, data: TaskData, setting: Setting) -> tuple[Any, MetaInfo]:
+        """Learn from a finished task."""
+
+
+def info_of(support: Bool[Array, " groups"], solution: Solution | None, dtype) -> MetaInfo:
+    """The report on a support, with the certificate of the solve that it came from."""
+    if solution is None:
+        zero = jnp.zeros((), jnp.int32)
+        status = jnp.asarray(Status.CONVERGED, jnp.int32)
+        return MetaInfo(support, ~support.any(), status, jnp.zeros((), dtype), zero)
+    return MetaInfo(support, ~support.any(), solution.status, solution.gap, solution.num_steps)
+
+
+def no_support(setting: Setting) -> Bool[Array, " groups"]:
+    return jnp.zeros(setting.num_groups, bool)
+
+
+def group_array(setting: Setting) -> np.ndarray:
+    return np.asarray(setting.groups)

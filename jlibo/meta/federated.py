@@ -1,0 +1,88 @@
+"""F-Meta-KGL: each client selects kernels from its own data, a server counts the votes (paper, section 5).
+
+| here            | paper                                                                            |
+|-----------------|----------------------------------------------------------------------------------|
+| `client_step`   | J_hat_s^(client): a group lasso on D^exp_s alone, group norm > omega             |
+| `server_vote`   | J_hat_s: kernels that at least alpha * s of the first s clients selected         |
+| `alpha`         | alpha, in [0, 1]                                                                 |
+
+What leaves a client is its index set and nothing else: the two steps are separate functions, and a client
+may run anywhere.
+"""
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from jlibo.exploration import AbstractExploration, ConstantExploration
+from jlibo.group_lasso import Solution, group_lasso
+from jlibo.meta.base import AbstractMetaLearner, Setting, TaskData, info_of, no_support
+from jlibo.meta.rows import Rows, check_data_choice, num_rows, rows_of
+from jlibo.policies.base import hyper_parameter
+from jlibo.prior import support_prior
+
+
+def client_step(
+    rows: Rows,
+    lam: Float[Array, ""],
+    omega: Float[Array, ""],
+    groups: tuple[int, ...],
+    *,
+    tol: float = 1e-6,
+    max_steps: int = 10_000,
+) -> tuple[Bool[Array, " groups"], Solution]:
+    """A client's selection from its own rows. The first answer is the message; the second stays at home."""
+    ratio = rows.num_observations / rows.targets.size
+    solution = group_lasso(
+        rows.features[None], rows.targets[None], lam * ratio, groups=groups, tol=tol, max_steps=max_steps
+    )
+    # The gap in the units of eq. (1), as if lam had not been scaled.
+    solution = eqx.tree_at(lambda s: s.gap, solution, solution.gap / jnp.maximum(ratio, 1e-30))
+    return solution.group_norms > omega, solution
+
+
+def server_vote(
+    counts: Int[Array, " groups"], num_clients: Int[Array, ""], alpha: Float[Array, ""]
+) -> Bool[Array, " groups"]:
+    """The kernels that at least `alpha * num_clients` clients selected."""
+    # A quarter of four clients is one client, also when alpha is a rounded number.
+    needed = alpha * num_clients * (1 - 1e-5)
+    return counts >= needed
+
+
+class Ballot(eqx.Module):
+    """All that the server knows: how many clients selected each kernel, and how many there were."""
+
+    counts: Int[Array, " groups"]
+    num_clients: Int[Array, ""]
+    support: Bool[Array, " groups"]
+
+
+class FederatedMetaKGL(AbstractMetaLearner):
+    """F-LiBO's meta-learner: data stay with the clients."""
+
+    lam: Float[Array, ""] = hyper_parameter("lam", at_least=0)
+    omega: Float[Array, ""] = hyper_parameter("omega", at_least=0)
+    alpha: Float[Array, ""] = hyper_parameter("alpha", at_least=0, at_most=1)
+    data: str = eqx.field(static=True, default="exploration", converter=check_data_choice)
+    exploration: AbstractExploration = ConstantExploration()
+    tol: float = 1e-6
+    max_steps: int = 10_000
+
+    def init(self, setting: Setting):
+        num_rows(self.data, setting)
+        zeros = jnp.zeros(setting.num_groups, jnp.int32)
+        return Ballot(zeros, jnp.zeros((), jnp.int32), no_support(setting))
+
+    def prior(self, state, setting):
+        return support_prior(state.support, setting.groups, setting.dtype)
+
+    def update(self, state, data: TaskData, setting):
+        rows = rows_of(data, self.data, setting)
+        message, solution = client_step(
+            rows, self.lam, self.omega, setting.groups, tol=self.tol, max_steps=self.max_steps
+        )
+        counts = state.counts + message
+        num_clients = state.num_clients + 1
+        support = server_vote(counts, num_clients, self.alpha)
+        return Ballot(counts, num_clients, support), info_of(support, solution, setting.dtype)

@@ -1,0 +1,32 @@
+"""A prior that never changes: the oracle (the true kernel) and the naive agent (all kernels) of the paper."""
+
+import equinox as eqx
+import jax.numpy as jnp
+
+from jlibo.exploration import AbstractExploration, NoExploration
+from jlibo.meta.base import AbstractMetaLearner, group_array, info_of
+from jlibo.prior import Prior, full_prior
+
+
+class FixedPrior(AbstractMetaLearner):
+    """Learns nothing. Without a `prior`, all base kernels count alike."""
+
+    fixed_prior: Prior | None = None
+    exploration: AbstractExploration = NoExploration()
+
+    def init(self, setting):
+        return ()
+
+    def prior(self, state, setting):
+        prior = full_prior(setting.groups) if self.fixed_prior is None else self.fixed_prior
+        return eqx.tree_at(
+            lambda p: (p.mean, p.covariance),
+            prior,
+            (prior.mean.astype(setting.dtype), prior.covariance.astype(setting.dtype)),
+        )
+
+    def update(self, state, data, setting):
+        covariance = self.prior(state, setting).covariance
+        variances = covariance if covariance.ndim == 1 else jnp.diagonal(covariance)
+        used = jnp.zeros(setting.num_groups, bool).at[group_array(setting)].max(variances > 0)
+        return state, info_of(used, None, setting.dtype)

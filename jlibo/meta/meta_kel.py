@@ -1,0 +1,65 @@
+"""Meta-KeL: a weighted sum of base kernels, its weights sparse (Kassraie, Rothfuss & Krause 2022).
+
+| here           | Meta-KeL                                                                          |
+|----------------|-----------------------------------------------------------------------------------|
+| `lam`          | lambda                                                                            |
+| the weights    | eta_j >= 0 of k_hat = sum_j eta_j k_j                                             |
+
+Our reading. Meta-KeL minimises over eta >= 0 the sum over tasks of a ridge fit in the kernel
+k_eta = sum_j eta_j k_j plus an l1 penalty on eta,
+
+    (1/N) sum_s min_{f_s} [ ||y_s - f_s||^2 + (lam N / 2) ||f_s||^2_{k_eta} ] + (lam / 2) ||eta||_1 .
+
+With f_s = sum_j phi_j . b_s^(j) and ||f_s||^2 = sum_j ||b_s^(j)||^2 / eta_j, the best eta for given
+coefficients is eta_j = ||b^(j)||_2 over all tasks, and what remains is the group lasso of eq. (1) of the
+LiBO paper. So the fit is the same; what differs is what becomes of it: Meta-KeL keeps every kernel with a
+non-zero weight, and its weights, where Meta-KGL thresholds and averages. That is why it can only promise
+that the true kernels are among those kept. The weights are scaled to sum to one, so that k(x, x) <= 1.
+"""
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jlibo.exploration import AbstractExploration, DecreasingExploration
+from jlibo.meta.base import AbstractMetaLearner, TaskData, group_array, info_of
+from jlibo.meta.meta_kgl import History, append, empty_history, solve_history
+from jlibo.meta.rows import check_data_choice, num_rows, rows_of
+from jlibo.policies.base import hyper_parameter
+from jlibo.prior import Prior
+
+
+class MetaKeLState(eqx.Module):
+    history: History
+    weights: Float[Array, " groups"]
+
+
+class MetaKeL(AbstractMetaLearner):
+    """The predecessor that the paper compares with: weights instead of a selection."""
+
+    lam: Float[Array, ""] = hyper_parameter("lam", at_least=0)
+    data: str = eqx.field(static=True, default="exploration", converter=check_data_choice)
+    exploration: AbstractExploration = DecreasingExploration()
+    tol: float = 1e-6
+    max_steps: int = 10_000
+
+    def init(self, setting):
+        history = empty_history(num_rows(self.data, setting), setting)
+        return MetaKeLState(history, _even(jnp.zeros(setting.num_groups, setting.dtype)))
+
+    def prior(self, state, setting):
+        weights = state.weights[group_array(setting)]
+        return Prior(jnp.zeros_like(weights), weights)
+
+    def update(self, state, data: TaskData, setting):
+        history = append(state.history, rows_of(data, self.data, setting))
+        solution = solve_history(history, self.lam, setting, tol=self.tol, max_steps=self.max_steps)
+        history = eqx.tree_at(lambda h: h.coef, history, jnp.nan_to_num(solution.coef))
+        norms = jnp.nan_to_num(solution.group_norms)
+        return MetaKeLState(history, _even(norms)), info_of(norms > 0, solution, setting.dtype)
+
+
+def _even(norms):
+    """Weights that sum to one: in proportion to the norms, or equal when all are zero."""
+    norms = jnp.where(norms.sum() > 0, norms, 1)
+    return norms / norms.sum()

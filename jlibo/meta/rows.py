@@ -1,0 +1,78 @@
+"""Which rows of a task a meta-learner keeps, and how many rows it needs to keep them exactly.
+
+A least-squares loss over n rows and d < n features depends on the rows through their normal equations
+alone. `compress_rows` finds d rows with the same ones, so that learning from all data of a task costs no
+more than d rows, whatever the horizon.
+"""
+
+import equinox as eqx
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float
+
+from jlibo.checks import fail
+from jlibo.meta.base import Setting, TaskData
+
+
+class Rows(eqx.Module):
+    """Rows that stand for `num_observations` observations; unused rows are zero."""
+
+    features: Float[Array, "rows features"]
+    targets: Float[Array, " rows"]
+    num_observations: Float[Array, ""]
+
+
+def check_data_choice(data: str) -> str:
+    if data not in ("exploration", "all"):
+        fail("data", "'exploration' or 'all'", repr(data))
+    return data
+
+
+def num_rows(data: str, setting: Setting) -> int:
+    """How many rows a task is kept as."""
+    if data == "exploration":
+        if setting.max_explore == 0:
+            fail("exploration", "a schedule that explores, as the learner uses exploration data", "none")
+        return min(setting.max_explore, setting.num_features)
+    return min(setting.horizon, setting.num_features)
+
+
+def rows_of(task: TaskData, data: str, setting: Setting) -> Rows:
+    """The rows of a task that the learner may look at, at most as many as there are features."""
+    length = setting.max_explore if data == "exploration" else setting.horizon
+    used = task.explored[:length] if data == "exploration" else jnp.ones(length, bool)
+    features = jnp.where(used[:, None], task.features[:length], 0)
+    targets = jnp.where(used, task.rewards[:length], 0)
+    if length > setting.num_features:
+        features, targets = compress_rows(features, targets)
+    return Rows(features, targets, used.sum().astype(features.dtype))
+
+
+def compress_rows(
+    features: Float[Array, "rows features"], targets: Float[Array, " rows"]
+) -> tuple[Float[Array, "features features"], Float[Array, " features"]]:
+    """R and z with ||R b - z||^2 = ||features b - targets||^2 - constant for every b, by Householder QR.
+
+    Written as a loop over columns: a call of LAPACK inside a scan can wait forever when many executions run
+    at once, and the loop costs less than the task that made the rows.
+    """
+    num_columns = features.shape[1]
+    places = jnp.arange(features.shape[0])
+    # A column that is a combination of those before it leaves round-off behind, and nothing to reflect.
+    floors = 10 * jnp.finfo(features.dtype).eps * jnp.sqrt((features**2).sum(0))
+
+    def reflect(i, matrix):
+        column = jnp.where(places >= i, matrix[:, i], 0)
+        norm = jnp.sqrt((column**2).sum())
+        usable = norm > floors[i]
+        reflector = jnp.where(usable, column / jnp.where(usable, norm, 1), 0)
+        sign = jnp.where(reflector[i] < 0, -1, 1)
+        scale = 1 / (1 + jnp.abs(reflector[i]))
+        reflector = jnp.where(usable, reflector.at[i].add(sign), 0)
+        image = jnp.matmul(reflector, matrix, precision=lax.Precision.HIGHEST)
+        return matrix - jnp.outer(scale * reflector, image)
+
+    joined = jnp.concatenate([features, targets[:, None]], axis=1)
+    joined = lax.fori_loop(0, num_columns, reflect, joined)
+    upper = jnp.triu(joined[:num_columns, :num_columns])
+    return upper, joined[:num_columns, num_columns]

@@ -1,0 +1,427 @@
+"""The lifelong loop: step for step equal to plain NumPy, the paper's findings, and alike under transforms."""
+
+from functools import partial
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import reference_lifelong
+
+from jlibo import (
+    GPTS,
+    GPUCB,
+    OFUL,
+    AbstractPolicy,
+    ConstantExploration,
+    Cosine,
+    ExpectedImprovement,
+    FederatedMetaKGL,
+    FixedPrior,
+    Fourier,
+    FunctionEnv,
+    Greedy,
+    MetaKeL,
+    MetaKGL,
+    Prior,
+    SyntheticEnv,
+    TableEnv,
+    Uniform,
+    full_prior,
+    metrics,
+    run_agents,
+    run_lifelong,
+    support_prior,
+)
+from jlibo.lifelong import draw_task
+
+close = np.testing.assert_allclose
+equal = np.testing.assert_array_equal
+
+
+def scattered(num, dim=1, seed=0):
+    """Candidates without the symmetries of a grid, which make exact ties."""
+    return np.sort(np.random.default_rng(seed).random((num, dim)), axis=0)
+
+
+def assert_same(first, second, exact=True):
+    """Two results, leaf by leaf: bit for bit, or with round-off in what is not a decision."""
+    for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
+        if exact or not jnp.issubdtype(a.dtype, jnp.floating):
+            equal(a, b)
+        else:
+            close(a, b, rtol=1e-7, atol=1e-7)
+
+
+# --- step for step ---
+
+LAM = {"libo": 0.5, "flibo": 0.2}
+OMEGA, ALPHA, NU, NOISE = 0.25, 0.25, 10.0, 0.1
+NUM_TASKS, HORIZON = 8, 30
+FEATURES = {"cosine": Cosine(12), "fourier": Fourier(5)}
+AGENTS = {
+    "cosine": ["oracle", "full", "libo", "flibo", "libo all", "flibo all"],
+    "fourier": ["libo", "flibo all"],
+}
+
+
+def make_learner(name, env, features):
+    agent, _, data = name.partition(" ")
+    options = dict(data=data or "exploration", tol=1e-10)
+    return {
+        "oracle": lambda: FixedPrior(support_prior(env.support, features.groups)),
+        "full": FixedPrior,
+        "libo": lambda: MetaKGL(LAM["libo"], OMEGA, **options),
+        "flibo": lambda: FederatedMetaKGL(LAM["flibo"], OMEGA, ALPHA, **options),
+    }[agent]()
+
+
+@pytest.fixture(scope="module")
+def played():
+    """Per feature map: the environment, its draws as NumPy arrays, and all agents' results for one seed."""
+    out = {}
+    for kind, features in FEATURES.items():
+        env = SyntheticEnv.draw(features, support_size=3, candidates=scattered(60), key=jax.random.key(3))
+        learners = {name: make_learner(name, env, features) for name in AGENTS[kind]}
+        key = jax.random.key(4)
+        results = run_agents(
+            env, features, GPUCB(NU, NOISE), learners, num_tasks=NUM_TASKS, horizon=HORIZON, key=key
+        )
+        draw = jax.jit(lambda index, env=env, key=key: draw_task(env, index, HORIZON, key=key))
+        draws = [draw(index) for index in range(NUM_TASKS)]
+        tasks = [tuple(map(np.asarray, (d.task.values, d.noise, d.exploration))) for d in draws]
+        out[kind] = env, learners, tasks, results
+    return out
+
+
+@pytest.mark.parametrize("kind, name", [(kind, name) for kind, names in AGENTS.items() for name in names])
+def test_step_for_step_as_plain_numpy(played, kind, name):
+    env, _, tasks, results = played[kind]
+    agent, _, data = name.partition(" ")
+    result = results[name]
+    expected = reference_lifelong.run(
+        agent,
+        np.asarray(env.candidate_features),
+        FEATURES[kind].groups,
+        tasks,
+        np.asarray(result.actions),
+        support=np.flatnonzero(env.support),
+        nu=NU,
+        noise_std=NOISE,
+        lam=LAM.get(agent),
+        omega=OMEGA,
+        alpha=ALPHA,
+        data=data or "exploration",
+    )
+    equal(result.num_explore, expected["num_explore"])
+    equal(result.actions, expected["actions"])
+    equal(result.support, expected["support"])
+    close(result.regret, expected["regret"], rtol=0, atol=1e-12)
+    close(result.rewards, expected["rewards"], rtol=0, atol=1e-12)
+    equal(result.explored, np.arange(HORIZON) < np.asarray(result.num_explore)[:, None])
+    equal(result.fell_back, ~expected["support"].any(1))
+    if agent in ("libo", "flibo"):
+        assert len(np.unique(expected["support"], axis=0)) > 1, "the selection never changed: a weak test"
+
+
+def test_all_agents_face_the_same_tasks(played):
+    _, _, tasks, results = played["cosine"]
+    for result in results.values():
+        for task, (values, noise, _) in enumerate(tasks):
+            actions = np.asarray(result.actions[task])
+            close(result.rewards[task], values[actions] + noise, atol=1e-12)
+    longer = np.minimum(results["libo"].num_explore, results["flibo"].num_explore)
+    for task, count in enumerate(longer):
+        equal(results["libo"].actions[task, :count], results["flibo"].actions[task, :count])
+
+
+def test_agents_side_by_side_equal_agents_alone(played, name="libo all"):
+    env, learners, _, results = played["cosine"]
+    alone = run_lifelong(
+        env,
+        FEATURES["cosine"],
+        GPUCB(NU, NOISE),
+        learners[name],
+        num_tasks=NUM_TASKS,
+        horizon=HORIZON,
+        key=jax.random.key(4),
+    )
+    assert_same(
+        eqx.tree_at(lambda r: r.carry, alone, ()), eqx.tree_at(lambda r: r.carry, results[name], ()), False
+    )
+
+
+# --- the paper's findings ---
+
+
+@pytest.fixture(scope="module")
+def findings():
+    """Four agents, 40 seeds, tasks enough for three rounds of the vote."""
+    features, candidates = Cosine(30), scattered(100)
+
+    @jax.jit
+    @jax.vmap
+    def run(key):
+        env_key, run_key = jax.random.split(key)
+        env = SyntheticEnv.draw(features, support_size=4, candidates=candidates, key=env_key)
+        learners = {
+            "oracle": FixedPrior(support_prior(env.support, features.groups)),
+            "full": FixedPrior(),
+            "libo": MetaKGL(LAM["libo"], OMEGA),
+            "flibo": FederatedMetaKGL(LAM["flibo"], OMEGA, ALPHA),
+        }
+        results = run_agents(
+            env, features, GPUCB(NU, NOISE), learners, num_tasks=14, horizon=100, key=run_key
+        )
+        return results, env.support
+
+    return run(jax.random.split(jax.random.key(0), 40))
+
+
+@pytest.mark.parametrize("worse, better", [("full", "flibo"), ("flibo", "libo"), ("libo", "oracle")])
+def test_order_of_the_agents(findings, worse, better):
+    results, _ = findings
+    total = {name: np.asarray(result.regret).sum((1, 2)) for name, result in results.items()}
+    mean, error = metrics.mean_and_standard_error(total[worse] - total[better])
+    assert mean > 3 * error, f"{worse} - {better}: {mean} +- {error}"
+
+
+def test_libo_comes_close_to_the_oracle(findings):
+    results, support = findings
+    last = {name: np.asarray(metrics.task_regret(r))[:, -4:].mean() for name, r in results.items()}
+    assert last["libo"] - last["oracle"] < 0.3 * (last["full"] - last["oracle"])
+    first = np.asarray(metrics.task_regret(results["libo"]))[:, 0].mean()
+    assert last["libo"] < 0.5 * first
+    # What is left is the price of forced exploration: the steps it chooses are as good as the oracle's.
+    _, chosen = metrics.exploration_regret(results["libo"])
+    assert np.asarray(chosen)[:, -4:].mean() < 1.2 * last["oracle"]
+    recovered = np.asarray(metrics.recovery(results["libo"], support)).mean(0)
+    assert recovered[-1] > recovered[0] and recovered[-1] > 0.5
+
+
+def test_votes_oscillate_with_period_one_over_alpha_and_dampen(findings):
+    results, _ = findings
+    size = np.asarray(metrics.support_size(results["flibo"])).mean(0)
+    after = {task: size[task - 1] for task in range(1, 15)}  # counted from 1, as in the paper
+    drops = [after[peak] - after[peak + 1] for peak in (4, 8, 12)]
+    assert drops[0] > drops[1] > drops[2] > 0
+    for start in (5, 9):
+        between = [after[task] for task in range(start, start + 4)]
+        assert between == sorted(between), "between two drops each client can only add"
+
+
+def test_solves_are_certified(findings):
+    for name, result in findings[0].items():
+        assert (np.asarray(result.status) == 0).all(), name
+        assert np.isfinite(np.asarray(result.gap)).all()
+
+
+# --- batches, sweeps, stops ---
+
+SMALL = Cosine(6)
+SIZES = dict(num_tasks=4, horizon=12)
+POINTS = scattered(15)
+
+
+def small_run(lam, key, *, carry=None, tasks=None, progress_fn=None, learner=None):
+    env = SyntheticEnv.draw(SMALL, support_size=2, candidates=POINTS, key=jax.random.fold_in(key, 99))
+    learner = MetaKGL(lam, 0.25) if learner is None else learner
+    return run_lifelong(
+        env,
+        SMALL,
+        GPUCB(5.0, 0.1),
+        learner,
+        **SIZES,
+        carry=carry,
+        tasks=tasks,
+        progress_fn=progress_fn,
+        key=key,
+    )
+
+
+SEEDS = jax.random.split(jax.random.key(0), 4)
+
+
+@pytest.fixture(scope="module")
+def one():
+    return jax.jit(small_run)
+
+
+@pytest.fixture(scope="module")
+def looped(one):
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *[one(0.2, key) for key in SEEDS])
+
+
+def test_a_sweep_is_one_trace_and_batched_equals_looped_equals_chunked(count_traces, looped):
+    counted, counter = count_traces(small_run)
+    sweep = jax.jit(jax.vmap(jax.vmap(counted, in_axes=(None, 0)), in_axes=(0, None)))
+    lams = jnp.asarray([0.2, 0.01])
+    batched = sweep(lams, SEEDS)
+    sweep(jnp.asarray([0.05, 0.4]), SEEDS[::-1])
+    assert counter.count == 1
+    assert batched.regret.shape == (2, 4, 4, 12)
+    assert_same(jax.tree.map(lambda leaf: leaf[0], batched), looped, exact=False)
+    chunks = [sweep(lams, SEEDS[:2]), sweep(lams, SEEDS[2:])]
+    assert counter.count == 2
+    joined = jax.tree.map(lambda *leaves: jnp.concatenate(leaves, axis=1), *chunks)
+    assert_same(joined, batched, exact=False)
+
+
+def test_continuing_equals_one_run_bit_for_bit(one):
+    whole = one(0.2, SEEDS[0])
+
+    jitted = jax.jit(small_run, static_argnames="tasks")
+    first = jitted(0.2, SEEDS[0], tasks=range(2))
+    for run in (jitted, small_run):
+        second = run(0.2, SEEDS[0], tasks=range(2, 4), carry=first.carry)
+        assert_same(second.carry, whole.carry)
+        for name in ("actions", "rewards", "regret", "support", "num_explore", "status", "gap", "num_steps"):
+            equal(np.concatenate([getattr(first, name), getattr(second, name)]), getattr(whole, name))
+
+
+def test_progress_is_told_once_a_task_in_a_batch():
+    told = []
+    run = partial(small_run, 0.2, progress_fn=lambda done: told.append(int(done)), learner=FixedPrior())
+    jax.block_until_ready(jax.jit(jax.vmap(run))(SEEDS))
+    jax.effects_barrier()
+    assert sorted(told) == [1, 2, 3, 4]
+
+
+def test_exports_to_every_platform():
+    run = jax.jit(jax.vmap(lambda lam, data: small_run(lam, jax.random.wrap_key_data(data)).regret))
+    exported = jax.export.export(run, platforms=["cpu", "cuda", "tpu"])(
+        jax.ShapeDtypeStruct((2,), jnp.float64), jax.ShapeDtypeStruct((2, 2), jnp.uint32)
+    )
+    assert exported.platforms == ("cpu", "cuda", "tpu") and exported.out_avals[0].shape == (2, 4, 12)
+
+
+def test_single_precision_stays_single():
+    env = SyntheticEnv.draw(SMALL, support_size=2, candidates=POINTS.astype("float32"), key=SEEDS[0])
+    learners = {"full": FixedPrior(), "flibo": FederatedMetaKGL(0.2, 0.25, 0.25, data="all")}
+    results = run_agents(env, SMALL, GPUCB(5.0, 0.1), learners, **SIZES, key=SEEDS[0])
+    for result in results.values():
+        for leaf in jax.tree.leaves(result):
+            assert leaf.dtype != jnp.float64 and np.isfinite(np.asarray(leaf)).all()
+
+
+@pytest.mark.parametrize(
+    "argument, options",
+    [
+        ("num_tasks", dict(num_tasks=0)),
+        ("horizon", dict(horizon=2.5)),
+        ("tasks", dict(tasks=range(9))),
+        ("tasks", dict(tasks=range(0, 4, 2))),
+        ("carry", dict(tasks=range(2, 4))),
+        ("carry", dict(carry=())),
+    ],
+)
+def test_errors_of_a_run(argument, options):
+    env = SyntheticEnv.draw(SMALL, support_size=2, candidates=POINTS, key=SEEDS[0])
+    with pytest.raises(ValueError, match=f"`{argument}` should be"):
+        run_lifelong(env, SMALL, Greedy(0.1), FixedPrior(), **{**SIZES, **options}, key=SEEDS[0])
+
+
+def test_no_more_tasks_than_the_table_has():
+    with pytest.raises(ValueError, match="`num_tasks` should be at most the 5 tasks"):
+        run_lifelong(table(own=False), SMALL, Greedy(0.1), FixedPrior(), num_tasks=6, horizon=3, key=SEEDS[0])
+
+
+def test_errors_of_agents():
+    env = SyntheticEnv.draw(SMALL, support_size=2, candidates=POINTS, key=SEEDS[0])
+    with pytest.raises(ValueError, match="`meta_learners` should be"):
+        run_agents(env, SMALL, Greedy(0.1), {}, **SIZES, key=SEEDS[0])
+    with pytest.raises(ValueError, match="`exploration` should be"):
+        run_agents(
+            env,
+            SMALL,
+            Greedy(0.1),
+            {"a": FixedPrior()},
+            exploration={"b": ConstantExploration()},
+            **SIZES,
+            key=SEEDS[0],
+        )
+
+
+# --- every policy, every meta-learner, every environment ---
+
+
+def table(own):
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(5, 15))
+    values[rng.random(values.shape) < 0.4] = np.nan
+    return TableEnv(values, rng.random((5, 15, 1)) if own else POINTS, noise_std=0.1).shuffled(key=SEEDS[1])
+
+
+ENVS = {
+    "synthetic": lambda: SyntheticEnv.draw(SMALL, support_size=2, candidates=POINTS, key=SEEDS[0]),
+    "table": lambda: table(own=False),
+    "table of own candidates": lambda: table(own=True),
+    "function": lambda: FunctionEnv(
+        POINTS,
+        lambda point, centre: -jnp.sum((point - centre) ** 2),
+        lambda index, key: jax.random.uniform(key),
+        0.1,
+    ),
+}
+POLICIES = [
+    GPUCB(5.0, 0.1),
+    GPTS(0.1),
+    OFUL(1.0, 0.1, 0.1),
+    Greedy(0.1),
+    ExpectedImprovement(0.1),
+    Uniform(0.1),
+]
+LEARNERS = {
+    "full": FixedPrior(),
+    "full, as a matrix": FixedPrior(Prior(np.zeros(6), np.diag(full_prior(SMALL.groups).covariance))),
+    "mean and covariance": FixedPrior(Prior(np.arange(6.0), np.eye(6) / 12 + 1 / 12)),
+    "meta-kgl": MetaKGL(0.2, 0.25),
+    "f-meta-kgl": FederatedMetaKGL(0.2, 0.25, 0.5, data="all"),
+    "meta-kel": MetaKeL(0.2, data="all"),
+}
+
+
+class OneOf(AbstractPolicy):
+    """One of several policies, by number: they share a compiled loop."""
+
+    policies: list[AbstractPolicy]
+    number: jax.Array
+    noise_std: jax.Array
+
+    def scores(self, belief, *, key):
+        branches = [lambda b, k, policy=policy: policy.scores(b, key=k) for policy in self.policies]
+        return jax.lax.switch(self.number, branches, belief, key)
+
+
+@pytest.fixture(scope="module", params=list(ENVS))
+def table_of_cases(request):
+    env = ENVS[request.param]()
+
+    # Run for a moment and compiled for long: quicker with less optimisation.
+    @partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+    def run(number):
+        policy = OneOf(POLICIES, number, jnp.asarray(0.1))
+        return run_agents(env, SMALL, policy, LEARNERS, num_tasks=3, horizon=9, key=SEEDS[2])
+
+    return env, run
+
+
+@pytest.mark.parametrize("number", range(len(POLICIES)), ids=[type(policy).__name__ for policy in POLICIES])
+def test_every_policy_with_every_learner_in_every_environment(table_of_cases, number):
+    env, run = table_of_cases
+    results = run(number)
+    assert set(results) == set(LEARNERS)
+    for result in results.values():
+        assert result.actions.shape == result.rewards.shape == result.regret.shape == (3, 9)
+        assert result.support.shape == (3, 6) and result.num_explore.shape == result.gap.shape == (3,)
+        assert np.isfinite(np.asarray(result.rewards)).all() and np.isfinite(np.asarray(result.gap)).all()
+        assert (np.asarray(result.regret) >= 0).all() and (np.asarray(result.status) == 0).all()
+        assert (np.asarray(result.actions) >= 0).all() and (np.asarray(result.actions) < 15).all()
+        if isinstance(env, TableEnv):
+            rows = np.asarray(env.order)[:3, None]
+            assert np.asarray(env.available)[rows, np.asarray(result.actions)].all()
+    if (
+        number != 1
+    ):  # a draw of weights depends on the factor's columns, which a matrix need not keep in order
+        assert_same(results["full"].actions, results["full, as a matrix"].actions)
