@@ -39,8 +39,11 @@ from jlibo.lifelong import run_task as run_task
 from jlibo.meta import AbstractMetaLearner as AbstractMetaLearner
 from jlibo.meta import FederatedMetaKGL as FederatedMetaKGL
 from jlibo.meta import FixedPrior as FixedPrior
+from jlibo.meta import MetaInfo as MetaInfo
 from jlibo.meta import MetaKeL as MetaKeL
 from jlibo.meta import MetaKGL as MetaKGL
+from jlibo.meta import Setting as Setting
+from jlibo.meta import TaskData as TaskData
 from jlibo.policies import GPTS as GPTS
 from jlibo.policies import GPUCB as GPUCB
 from jlibo.policies import OFUL as OFUL
@@ -59,3 +62,12 @@ from jlibo.prior import full_prior as full_prior
 from jlibo.prior import support_prior as support_prior
 
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str):
+    # Drawing needs matplotlib, which takes half as long to import as all the rest: only who draws waits.
+    if name == "plot":
+        import importlib
+
+        return importlib.import_module("jlibo.plot")
+    raise AttributeError(f"module 'jlibo' has no attribute '{name}'")

@@ -9,9 +9,12 @@
 All functions take a `LifelongResult` with any leading axes (seeds, hyper-parameters) and keep them.
 """
 
+from typing import Protocol
+
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
+from numpy.typing import ArrayLike
 
 from jlibo.lifelong import LifelongResult
 
@@ -40,23 +43,34 @@ def exploration_regret(
     return forced, task_regret(result) - forced
 
 
-def support_size(result: LifelongResult) -> Int[Array, "*batch tasks"]:
+class HasSupport(Protocol):
+    """Any result that tells what was selected: lifelong or offline."""
+
+    @property
+    def support(self) -> Bool[Array, "*batch tasks groups"]: ...
+
+    @property
+    def fell_back(self) -> Bool[Array, "*batch tasks"]: ...
+
+
+def support_size(result: HasSupport) -> Int[Array, "*batch tasks"]:
     """How many base kernels are in use after each task; an empty selection counts as all of them."""
     size = result.support.sum(-1)
     return jnp.where(result.fell_back, result.support.shape[-1], size)
 
 
 def recovery(
-    result: LifelongResult, true_support: Bool[Array, "*batch groups"]
+    result: HasSupport, true_support: Bool[ArrayLike, "*batch groups"]
 ) -> Bool[Array, "*batch tasks"]:
     """Whether the selection after each task is exactly the true one."""
-    return (result.support == true_support[..., None, :]).all(-1)
+    return (result.support == jnp.asarray(true_support)[..., None, :]).all(-1)
 
 
 def mean_and_standard_error(
-    values: Float[Array, "seeds *rest"],
+    values: Float[ArrayLike, "seeds *rest"],
 ) -> tuple[Float[Array, "*rest"], Float[Array, "*rest"]]:
     """Over the leading axis; with one seed the error is zero."""
+    values = jnp.asarray(values)
     num_seeds = values.shape[0]
     mean = values.mean(0)
     spread = jnp.sqrt(((values - mean) ** 2).sum(0) / max(num_seeds - 1, 1))

@@ -88,10 +88,10 @@ def support_prior(
     return Prior(jnp.zeros(len(group_of), weights.dtype), weights[group_of])
 
 
-def full_prior(groups: Sequence[int] | Int[np.ndarray | Array, " features"]) -> Prior:
+def full_prior(groups: Sequence[int] | Int[np.ndarray | Array, " features"], dtype: Any = None) -> Prior:
     """The average of all base kernels: what one uses who knows nothing yet."""
     groups = validate_groups("groups", groups)
-    return support_prior(np.ones(max(groups) + 1, bool), groups)
+    return support_prior(np.ones(max(groups) + 1, bool), groups, dtype)
 
 
 @jax.jit

@@ -51,9 +51,9 @@ def test_gap_bounds_the_distance_to_the_reference(seed, ratio):
         assert solution.gap >= excess - 1e-14 * problem.at_zero
 
 
-@given(name=names, seed=seeds, factor=st.floats(1, 1e6))
-def test_zero_from_lambda_max_on_whatever_the_start(name, seed, factor):
-    problem = make_problem(name, seed)
+@given(seed=seeds, factor=st.floats(1, 1e6))
+def test_zero_from_lambda_max_on_whatever_the_start(seed, factor):
+    problem = make_problem("mixed", seed)
     init = np.random.default_rng(seed).standard_normal(problem.design[:, 0].shape)
     lam = factor * problem.lambda_max * (1 + 1e-14)  # the reference's own round-off
     solution = solve(problem, lam, init=init)
@@ -127,10 +127,10 @@ def test_float32_follows_float64(name, seed, ratio):
     assert distance <= 2e-3 * np.linalg.norm(problem.targets[problem.mask])
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
-def test_float32_gap_is_honest_on_a_hard_problem(name):
-    """Near copies as groups of their own: far from done at the limit, and the gap says so."""
-    problem = make_problem(name, 0, collinear=False)
+@pytest.mark.parametrize("seed", range(3))
+def test_float32_gap_is_honest_on_a_hard_problem(seed):
+    """Near copies in other groups, and a tolerance that cannot be met: the gap says what was reached."""
+    problem = make_problem("wide", seed, collinear=False)
     problem.design[:, :, 1::2] = problem.design[:, :, ::2] + 1e-4 * problem.design[:, :, 1::2]
     lam = 0.01 * problem.lambda_max
     single = solve(problem.cast(np.float32), np.float32(lam), tol=0.0, max_steps=500)

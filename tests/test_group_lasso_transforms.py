@@ -7,12 +7,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from problems import LAYOUTS, assert_same, layout, make_problem, solve, stack
+from problems import assert_same, layout, make_problem, solve, stack
 
 from jlibo import Status, group_lasso, group_lasso_path, lambda_max
 from jlibo.group_lasso import _group_lasso, _group_norms, _solve_one
 
 TOL = 1e-8
+
+
+def stacked(trees):
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *trees)
 
 
 def run(design, targets, mask, lam, *, groups):
@@ -30,22 +34,21 @@ def as_batch(design, targets, mask, lam, *, groups):
     )
 
 
-@pytest.mark.parametrize("fn", [run, as_batch], ids=["cpu", "accelerator"])
-@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize(
+    "name, fn", [("mixed", run), ("wide", run), ("mixed", as_batch), ("wide", as_batch), ("single", as_batch)]
+)
 def test_vmap_equals_a_loop(name, fn):
     """Designs x lams: nested, in one `vmap`, with the design shared, under `jit` and in a `scan`."""
     problems = [make_problem(name, seed) for seed in range(3)]
     batch, groups = stack(problems), problems[0].groups
     lams = 0.3 * problems[0].lambda_max * np.array([0.1, 0.5, 1.0, 100.0])
     alone = [[solve(problem, lam, tol=TOL) for lam in lams] for problem in problems]
-    table = jax.tree.map(
-        lambda *rows: np.stack(rows), *[jax.tree.map(lambda *c: np.stack(c), *r) for r in alone]
-    )
+    table = stacked([stacked(row) for row in alone])
     one = partial(fn, groups=groups)
 
     nested = jax.jit(jax.vmap(jax.vmap(one, (None, None, None, 0)), (0, 0, 0, None)))(*batch[:3], lams)
     assert_same(nested, table, tol=1e-11)
-    if name != "mixed":
+    if (name, fn) != ("mixed", run):
         return
     shared = jax.vmap(one, (None, None, None, 0))(*problems[1][:3], lams)
     assert_same(shared, jax.tree.map(lambda leaf: leaf[1], table), tol=1e-11)
@@ -64,7 +67,8 @@ def test_one_hard_problem_in_a_batch(fn):
     together = jax.jit(jax.vmap(partial(fn, groups=batch.groups)))(*batch[:3], lams)
     alone = [solve(problem, lam, tol=TOL) for problem, lam in zip(problems, lams, strict=True)]
     steps = np.array([int(solution.num_steps) for solution in alone])
-    assert steps[40] > 10 * np.median(steps) and (together.status == Status.CONVERGED).all()
+    assert steps[40] > 10 * np.median(steps)
+    assert (together.status == Status.CONVERGED).all()
     np.testing.assert_array_equal(together.num_steps, steps)
     np.testing.assert_allclose(together.coef, [solution.coef for solution in alone], atol=1e-11)
     words = together.describe()
@@ -89,12 +93,7 @@ def test_numbers_do_not_retrace():
     problem = make_problem("mixed", 0)
     solve(problem, 0.1)
     before = _group_lasso._cache_size()
-    for lam, options in [
-        (0.2, {}),
-        (np.float64(0.3), dict(tol=1e-3)),
-        (1, {}),
-        (jnp.ones(()), dict(max_steps=7)),
-    ]:
+    for lam, options in [(0.2, {}), (1, dict(tol=1e-3)), (jnp.ones(()), dict(max_steps=7))]:
         solve(problem, lam, **options)
     assert _group_lasso._cache_size() == before
 
@@ -113,6 +112,7 @@ def test_gradients_equal_finite_differences(kind):
     lam = 0.3 * lambda_max(design, targets, groups=groups, mask=mask)
     weights = rng.standard_normal((2, 6))
 
+    @jax.jit
     def loss(design, targets, lam):
         solution = group_lasso(design, targets, lam, groups=groups, mask=mask, tol=1e-13)
         return (weights * solution.coef**2).sum() + solution.group_norms.sum()
@@ -121,7 +121,7 @@ def test_gradients_equal_finite_differences(kind):
     solution = group_lasso(*args, groups=groups, mask=mask, tol=1e-13)
     assert 0 < np.count_nonzero(solution.group_norms) < len(solution.group_norms)  # some in use, some not
 
-    gradient = jax.grad(loss, (0, 1, 2))
+    gradient = jax.jit(jax.grad(loss, (0, 1, 2)))
     grads = gradient(*args)
     step = 1e-5
     for position, grad in enumerate(grads):

@@ -52,7 +52,9 @@ class SyntheticEnv(AbstractEnv):
             direction_key, radius_key = jax.random.split(jax.random.fold_in(key, attempt))
             direction = jnp.where(used, jax.random.normal(direction_key, used.shape, dtype), 0)
             direction /= jnp.sqrt((direction**2).sum())
-            radius = self.norm_bound * jax.random.uniform(radius_key, (), dtype) ** (1 / used.sum().astype(dtype))
+            radius = self.norm_bound * jax.random.uniform(radius_key, (), dtype) ** (
+                1 / used.sum().astype(dtype)
+            )
             return direction * radius
 
         def is_too_small(coef):

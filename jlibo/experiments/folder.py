@@ -18,6 +18,7 @@ import numpy as np
 
 from jlibo import plot
 from jlibo.experiments.runner import ExperimentResult, summarise
+from jlibo.lifelong import LifelongResult
 
 FORMAT_VERSION = 1
 
@@ -60,9 +61,9 @@ def _draw(result: ExperimentResult, folder: Path) -> None:
             sizes = {name: run.support.sum(-1) for name, run in result.results.items()}
             figure = plot.figure_offline(regret, sizes, title=result.experiment.name)
         else:
-            figure = plot.figure_lifelong(
-                result.results, true_support=result.true_support, title=result.experiment.name
-            )
+            runs = {name: run for name, run in result.results.items() if isinstance(run, LifelongResult)}
+            truth = jnp.asarray(result.true_support)
+            figure = plot.figure_lifelong(runs, true_support=truth, title=result.experiment.name)
         for suffix in ("png", "pdf"):
             picture = io.BytesIO()
             figure.savefig(picture, format=suffix, dpi=150, bbox_inches="tight")

@@ -113,10 +113,22 @@ def make_agents(
 ) -> dict[str, AbstractMetaLearner]:
     """The four agents of the paper, in its order."""
     learners = (
-        FixedPrior(support_prior(env.support, features.groups)),
+        FixedPrior(fixed_prior=support_prior(env.support, features.groups)),
         FixedPrior(),
-        MetaKGL(numbers["lam"], numbers["omega"], data=experiment.data, lam_scaling=experiment.lam_scaling),
-        FederatedMetaKGL(numbers["lam_federated"], numbers["omega"], numbers["alpha"], data=experiment.data),
+        MetaKGL(
+            numbers["lam"],
+            numbers["omega"],
+            data=experiment.data,
+            lam_scaling=experiment.lam_scaling,
+            exploration=DecreasingExploration(experiment.explore_scale),
+        ),
+        FederatedMetaKGL(
+            numbers["lam_federated"],
+            numbers["omega"],
+            numbers["alpha"],
+            data=experiment.data,
+            exploration=ConstantExploration(experiment.explore_scale),
+        ),
     )
     return dict(zip(experiment.agents, learners, strict=True))
 
