@@ -48,7 +48,7 @@ def kernel_matrix(features, groups, support):
 
 
 def play(kernel, values, noise, exploration, num_explore, *, nu, noise_std, follow):
-    """One task of GP-UCB after `num_explore` forced steps; `follow[i]` is taken where it ties for the best."""
+    """One task of GP-UCB after `num_explore` forced steps; `follow[i]` where it ties for the best."""
     actions, rewards = [], []
     for i in range(len(noise)):
         if i < num_explore:

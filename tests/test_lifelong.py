@@ -36,6 +36,8 @@ from jlibo import (
 )
 from jlibo.lifelong import draw_task
 
+# Programs that run for a moment: with less optimisation they compile in half the time.
+quick_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 close = np.testing.assert_allclose
 equal = np.testing.assert_array_equal
 
@@ -85,10 +87,9 @@ def played():
         env = SyntheticEnv.draw(features, support_size=3, candidates=scattered(60), key=jax.random.key(3))
         learners = {name: make_learner(name, env, features) for name in AGENTS[kind]}
         key = jax.random.key(4)
-        results = run_agents(
-            env, features, GPUCB(NU, NOISE), learners, num_tasks=NUM_TASKS, horizon=HORIZON, key=key
-        )
-        draw = jax.jit(lambda index, env=env, key=key: draw_task(env, index, HORIZON, key=key))
+        run = partial(run_agents, num_tasks=NUM_TASKS, horizon=HORIZON)
+        results = quick_jit(run)(env, features, GPUCB(NU, NOISE), learners, key=key)
+        draw = quick_jit(lambda index, env=env, key=key: draw_task(env, index, HORIZON, key=key))
         draws = [draw(index) for index in range(NUM_TASKS)]
         tasks = [tuple(map(np.asarray, (d.task.values, d.noise, d.exploration))) for d in draws]
         out[kind] = env, learners, tasks, results
@@ -136,17 +137,11 @@ def test_all_agents_face_the_same_tasks(played):
         equal(results["libo"].actions[task, :count], results["flibo"].actions[task, :count])
 
 
-def test_agents_side_by_side_equal_agents_alone(played, name="libo all"):
+def test_agents_side_by_side_equal_agents_alone(played):
+    name = "libo all"
     env, learners, _, results = played["cosine"]
-    alone = run_lifelong(
-        env,
-        FEATURES["cosine"],
-        GPUCB(NU, NOISE),
-        learners[name],
-        num_tasks=NUM_TASKS,
-        horizon=HORIZON,
-        key=jax.random.key(4),
-    )
+    run = quick_jit(partial(run_lifelong, num_tasks=NUM_TASKS, horizon=HORIZON))
+    alone = run(env, FEATURES["cosine"], GPUCB(NU, NOISE), learners[name], key=jax.random.key(4))
     assert_same(
         eqx.tree_at(lambda r: r.carry, alone, ()), eqx.tree_at(lambda r: r.carry, results[name], ()), False
     )
@@ -160,7 +155,7 @@ def findings():
     """Four agents, 40 seeds, tasks enough for three rounds of the vote."""
     features, candidates = Cosine(30), scattered(100)
 
-    @jax.jit
+    @quick_jit
     @jax.vmap
     def run(key):
         env_key, run_key = jax.random.split(key)
@@ -245,7 +240,7 @@ SEEDS = jax.random.split(jax.random.key(0), 4)
 
 @pytest.fixture(scope="module")
 def one():
-    return jax.jit(small_run)
+    return quick_jit(small_run)
 
 
 @pytest.fixture(scope="module")
@@ -255,7 +250,7 @@ def looped(one):
 
 def test_a_sweep_is_one_trace_and_batched_equals_looped_equals_chunked(count_traces, looped):
     counted, counter = count_traces(small_run)
-    sweep = jax.jit(jax.vmap(jax.vmap(counted, in_axes=(None, 0)), in_axes=(0, None)))
+    sweep = quick_jit(jax.vmap(jax.vmap(counted, in_axes=(None, 0)), in_axes=(0, None)))
     lams = jnp.asarray([0.2, 0.01])
     batched = sweep(lams, SEEDS)
     sweep(jnp.asarray([0.05, 0.4]), SEEDS[::-1])
@@ -268,22 +263,24 @@ def test_a_sweep_is_one_trace_and_batched_equals_looped_equals_chunked(count_tra
     assert_same(joined, batched, exact=False)
 
 
-def test_continuing_equals_one_run_bit_for_bit(one):
-    whole = one(0.2, SEEDS[0])
-
-    jitted = jax.jit(small_run, static_argnames="tasks")
-    first = jitted(0.2, SEEDS[0], tasks=range(2))
-    for run in (jitted, small_run):
-        second = run(0.2, SEEDS[0], tasks=range(2, 4), carry=first.carry)
-        assert_same(second.carry, whole.carry)
-        for name in ("actions", "rewards", "regret", "support", "num_explore", "status", "gap", "num_steps"):
-            equal(np.concatenate([getattr(first, name), getattr(second, name)]), getattr(whole, name))
+@pytest.mark.parametrize("kind", ["jitted", "not jitted"])
+def test_continuing_equals_one_run_bit_for_bit(one, kind):
+    if kind == "jitted":
+        run, whole = quick_jit(small_run, static_argnames="tasks"), one(0.2, SEEDS[0])
+    else:
+        run = partial(small_run, learner=FixedPrior())
+        whole = run(0.2, SEEDS[0])
+    first = run(0.2, SEEDS[0], tasks=range(2))
+    second = run(0.2, SEEDS[0], tasks=range(2, 4), carry=first.carry)
+    assert_same(second.carry, whole.carry)
+    for name in ("actions", "rewards", "regret", "support", "num_explore", "status", "gap", "num_steps"):
+        equal(np.concatenate([getattr(first, name), getattr(second, name)]), getattr(whole, name))
 
 
 def test_progress_is_told_once_a_task_in_a_batch():
     told = []
     run = partial(small_run, 0.2, progress_fn=lambda done: told.append(int(done)), learner=FixedPrior())
-    jax.block_until_ready(jax.jit(jax.vmap(run))(SEEDS))
+    jax.block_until_ready(quick_jit(jax.vmap(run))(SEEDS))
     jax.effects_barrier()
     assert sorted(told) == [1, 2, 3, 4]
 
@@ -299,7 +296,7 @@ def test_exports_to_every_platform():
 def test_single_precision_stays_single():
     env = SyntheticEnv.draw(SMALL, support_size=2, candidates=POINTS.astype("float32"), key=SEEDS[0])
     learners = {"full": FixedPrior(), "flibo": FederatedMetaKGL(0.2, 0.25, 0.25, data="all")}
-    results = run_agents(env, SMALL, GPUCB(5.0, 0.1), learners, **SIZES, key=SEEDS[0])
+    results = quick_jit(partial(run_agents, **SIZES))(env, SMALL, GPUCB(5.0, 0.1), learners, key=SEEDS[0])
     for result in results.values():
         for leaf in jax.tree.leaves(result):
             assert leaf.dtype != jnp.float64 and np.isfinite(np.asarray(leaf)).all()
@@ -398,8 +395,7 @@ class OneOf(AbstractPolicy):
 def table_of_cases(request):
     env = ENVS[request.param]()
 
-    # Run for a moment and compiled for long: quicker with less optimisation.
-    @partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+    @quick_jit
     def run(number):
         policy = OneOf(POLICIES, number, jnp.asarray(0.1))
         return run_agents(env, SMALL, policy, LEARNERS, num_tasks=3, horizon=9, key=SEEDS[2])

@@ -49,13 +49,11 @@ class SyntheticEnv(AbstractEnv):
         dtype = self.candidate_features.dtype
 
         def draw(attempt):
-            direction_key, radius_key = jax.random.split(jax.random.fold_in(key, attempt))
-            direction = jnp.where(used, jax.random.normal(direction_key, used.shape, dtype), 0)
-            direction /= jnp.sqrt((direction**2).sum())
-            radius = self.norm_bound * jax.random.uniform(radius_key, (), dtype) ** (
-                1 / used.sum().astype(dtype)
-            )
-            return direction * radius
+            # A uniform point on a sphere with two more dimensions, without those two, is uniform in the ball.
+            draw_key = jax.random.fold_in(key, attempt)
+            noise = jax.random.normal(draw_key, (len(used) + 2,), dtype)
+            noise = jnp.where(jnp.append(used, jnp.ones(2, bool)), noise, 0)
+            return self.norm_bound * (noise / jnp.sqrt((noise**2).sum()))[:-2]
 
         def is_too_small(coef):
             squares = jax.ops.segment_sum(coef**2, group_of, num_segments=self.support.shape[0])
@@ -63,14 +61,14 @@ class SyntheticEnv(AbstractEnv):
 
         def again(carry):
             attempt, _ = carry
-            return attempt + 1, draw(attempt + 1)
+            return attempt + 1, draw(attempt)
 
         def unlucky(carry):
             attempt, coef = carry
-            return is_too_small(coef) & (attempt < MAX_DRAWS)
+            return (attempt == 0) | (is_too_small(coef) & (attempt < MAX_DRAWS))
 
-        first = jnp.zeros((), jnp.int32)
-        _, coef = lax.while_loop(unlucky, again, (first, draw(first)))
+        start = (jnp.zeros((), jnp.int32), jnp.zeros(used.shape, dtype))
+        _, coef = lax.while_loop(unlucky, again, start)
         return jnp.where(is_too_small(coef), jnp.nan, coef)
 
     @classmethod
@@ -106,8 +104,8 @@ class SyntheticEnv(AbstractEnv):
                 fail("candidates", f"given for features of {features.dim} dimensions", None)
             candidates = box_grid(features, 1000 if features.dim == 1 else 40)
         check_shape("candidates", candidates, ("candidates", features.dim))
-        order = jax.random.permutation(key, features.num_groups)
-        support = jnp.zeros(features.num_groups, bool).at[order[:support_size]].set(True)
+        _, chosen = lax.top_k(jax.random.uniform(key, (features.num_groups,)), support_size)
+        support = jnp.zeros(features.num_groups, bool).at[chosen].set(True)
         return cls(
             support=support,
             candidates=jnp.asarray(candidates),

@@ -18,6 +18,7 @@ from jlibo import metrics
 from jlibo.envs import SyntheticEnv
 from jlibo.experiments.offline import OfflineResult, run_offline
 from jlibo.experiments.settings import Experiment
+from jlibo.exploration import ConstantExploration, DecreasingExploration
 from jlibo.features import AbstractFeatures
 from jlibo.lifelong import LifelongResult, plan_agents, play_tasks, start_agents
 from jlibo.meta import AbstractMetaLearner, FederatedMetaKGL, FixedPrior, MetaKGL
@@ -116,16 +117,16 @@ def make_agents(
         FixedPrior(fixed_prior=support_prior(env.support, features.groups)),
         FixedPrior(),
         MetaKGL(
-            numbers["lam"],
-            numbers["omega"],
+            lam=numbers["lam"],
+            omega=numbers["omega"],
             data=experiment.data,
             lam_scaling=experiment.lam_scaling,
             exploration=DecreasingExploration(experiment.explore_scale),
         ),
         FederatedMetaKGL(
-            numbers["lam_federated"],
-            numbers["omega"],
-            numbers["alpha"],
+            lam=numbers["lam_federated"],
+            omega=numbers["omega"],
+            alpha=numbers["alpha"],
             data=experiment.data,
             exploration=ConstantExploration(experiment.explore_scale),
         ),

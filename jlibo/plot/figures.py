@@ -1,0 +1,145 @@
+"""Whole figures: an experiment on one page."""
+
+from collections.abc import Mapping
+from typing import Any, TypeVar, overload
+
+import equinox as eqx
+import numpy as np
+from jaxtyping import Array, Bool, Float
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure, SubFigure
+
+from jlibo.plot.curves import (
+    draw_offline_lines,
+    plot_exploration_cost,
+    plot_lifelong_regret,
+    plot_offline_regret,
+    plot_recovery,
+    plot_support_size,
+    plot_task_regret,
+)
+from jlibo.plot.results import Results, read_agents, read_offline
+from jlibo.plot.style import NotebookFigure, display_name, finish, plain_name
+from jlibo.plot.support import plot_support
+
+GivenFigure = TypeVar("GivenFigure", Figure, SubFigure)
+
+
+@overload
+def figure_lifelong(
+    results: Results,
+    true_support: Bool[Array, "*seeds groups"] | None = None,
+    title: str | None = None,
+    *,
+    figure: None = None,
+) -> Figure: ...
+
+
+@overload
+def figure_lifelong(
+    results: Results,
+    true_support: Bool[Array, "*seeds groups"] | None = None,
+    title: str | None = None,
+    *,
+    figure: GivenFigure,
+) -> GivenFigure: ...
+
+
+def figure_lifelong(
+    results: Results,
+    true_support: Bool[Array, "*seeds groups"] | None = None,
+    title: str | None = None,
+    *,
+    figure: Figure | SubFigure | None = None,
+) -> Figure | SubFigure:
+    """Four panels: lifelong regret, regret by task, what the meta-learner selects, and what exploring costs.
+
+    The third is the heat map of the first agent that learns, or where none does, of recovery or sizes.
+    The figure is independent of pyplot unless one of pyplot's is given as `figure`.
+    """
+    agents = read_agents(results)
+    whole = isinstance(results, eqx.Module)
+    figure = NotebookFigure(figsize=(9.6, 6.8), layout="constrained") if figure is None else figure
+    axes = figure.subplots(2, 2)
+    plot_lifelong_regret(results, axes[0, 0])
+    plot_task_regret(results, axes[0, 1])
+    learner = _learner(agents)
+    if learner is not None:
+        plot_support(agents[learner], axes[1, 0], true_support=true_support)
+        axes[1, 0].set_title("Selected kernels" if whole else f"Selected by {display_name(learner)}")
+    elif true_support is not None:
+        plot_recovery(results, true_support, axes[1, 0]).set_title("Exact recovery")
+    else:
+        plot_support_size(results, axes[1, 0]).set_title("Kernels in use")
+    plot_exploration_cost(results, axes[1, 1])
+    axes[0, 0].set_title("Lifelong regret")
+    axes[0, 1].set_title("Regret by task")
+    axes[1, 1].set_title("The cost of exploring")
+    _share_legend(figure, axes, title, keep=axes[1, 1])
+    return figure
+
+
+@overload
+def figure_offline(
+    regret_by_agent: Mapping[str, Float[Array, "*seeds num_offline_tasks"]],
+    support_size_by_agent: Mapping[str, Float[Array, "*seeds num_offline_tasks"]] | None = None,
+    title: str | None = None,
+    *,
+    figure: None = None,
+) -> Figure: ...
+
+
+@overload
+def figure_offline(
+    regret_by_agent: Mapping[str, Float[Array, "*seeds num_offline_tasks"]],
+    support_size_by_agent: Mapping[str, Float[Array, "*seeds num_offline_tasks"]] | None = None,
+    title: str | None = None,
+    *,
+    figure: GivenFigure,
+) -> GivenFigure: ...
+
+
+def figure_offline(
+    regret_by_agent: Mapping[str, Float[Array, "*seeds num_offline_tasks"]],
+    support_size_by_agent: Mapping[str, Float[Array, "*seeds num_offline_tasks"]] | None = None,
+    title: str | None = None,
+    *,
+    figure: Figure | SubFigure | None = None,
+) -> Figure | SubFigure:
+    """Regret, and if given the number of selected kernels, against the number of offline tasks."""
+    sizes = support_size_by_agent
+    width = 9.6 if sizes is not None else 5.6
+    figure = NotebookFigure(figsize=(width, 3.8), layout="constrained") if figure is None else figure
+    axes = figure.subplots(1, 1 if sizes is None else 2, squeeze=False)
+    plot_offline_regret(regret_by_agent, axes[0, 0]).set_title("Regret of one new task")
+    if sizes is not None:
+        agents = read_offline("support_size_by_agent", sizes)
+        draw_offline_lines(axes[0, 1], agents)
+        axes[0, 1].set_ylim(bottom=0)
+        finish(axes[0, 1], agents, "offline tasks", "base kernels in use").set_title("Kernels in use")
+    _share_legend(figure, axes, title)
+    return figure
+
+
+def _learner(agents: Mapping[str, Any]) -> str | None:
+    """The agent whose selections are worth a panel."""
+    for wanted in ("libo", "meta-kgl", "flibo", "f-meta-kgl"):
+        for name in agents:
+            if plain_name(name) == wanted:
+                return name
+    return next((name for name in agents if plain_name(name) not in ("oracle", "full", "naive")), None)
+
+
+def _share_legend(figure: Figure | SubFigure, axes: np.ndarray, title: str | None, keep: Axes | None = None):
+    """One legend of the agents below all panels."""
+    handles, labels = axes.flat[0].get_legend_handles_labels()
+    for ax in axes.flat:
+        # A fixed height, or what stands beside the title would push it up.
+        ax.set_title(ax.get_title(), fontsize="medium", fontweight="bold", loc="left", y=1.01)
+        ax.set_title("")
+        if ax is not keep and ax.get_legend() is not None:
+            ax.get_legend().remove()
+    if len(handles) > 1:
+        figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
+    if title:
+        figure.suptitle(title)

@@ -1,0 +1,103 @@
+"""The heat map of selected kernels."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Array, Bool
+from matplotlib.axes import Axes
+
+from jlibo.checks import fail
+from jlibo.lifelong import LifelongResult
+from jlibo.plot.results import read_truth, with_seeds
+from jlibo.plot.style import GREY, META, colour_key, own_axes, shades, whole_numbers
+
+
+def plot_support(
+    result: LifelongResult,
+    ax: Axes | None = None,
+    *,
+    true_support: Bool[Array, "*seeds groups"] | None = None,
+    names: Sequence[str] | None = None,
+) -> Axes:
+    """A heat map of the share of seeds in which each base kernel is selected after each task.
+
+    An empty selection, after which all kernels are in use, shows as no kernel.
+
+    **Arguments:**
+
+    - `true_support`: the kernels that matter, which are marked; one set, or one a seed. Where seeds differ,
+      each seed's kernels are re-ordered, true ones first, before the average is taken: the ideal is then a
+      dark band at the top and nothing below.
+    - `names`: of the base kernels, as in `features.names`; only for kernels in their own order.
+    """
+    if not isinstance(result, LifelongResult):
+        fail("result", "one LifelongResult (pick an agent: results[name])", type(result).__name__)
+    support = with_seeds("result", result.support, 2)
+    num_groups = support.shape[-1]
+    truth = None if true_support is None else read_truth(true_support, support.shape[0], num_groups)
+    if names is not None and len(names) != num_groups:
+        fail("names", f"one for each of the {num_groups} base kernels", f"{len(names)} names")
+    sizes = None
+    if truth is not None and (truth != truth[0]).any():
+        if names is not None:
+            fail("names", "left out where the true support differs by seed, as rows are re-ordered", names)
+        sizes = truth.sum(-1)
+        order = np.argsort(~truth, axis=-1, kind="stable")
+        support = np.take_along_axis(support, order[:, None, :], axis=-1)
+    ax = own_axes(ax)
+    share = support.mean(0).T
+    num_tasks = share.shape[1]
+    image = ax.imshow(
+        share,
+        cmap=shades(META, pale="#ffffff"),
+        vmin=0,
+        vmax=1,
+        aspect="auto",
+        interpolation="nearest",
+        extent=(0.5, num_tasks + 0.5, num_groups - 0.5, -0.5),
+    )
+    if support.shape[0] > 1:
+        colour_key(ax, image, "share of seeds  0", "1")
+    ax.set_xlabel("after task")
+    ax.xaxis.set_major_locator(whole_numbers())
+    ax.tick_params(length=2)
+    for spine in ax.spines.values():
+        spine.set_color(GREY)
+    if sizes is not None:
+        _label_aligned(ax, sizes, num_groups)
+    else:
+        _label_kernels(ax, None if truth is None else truth[0], names, num_groups)
+    return ax
+
+
+def _label_aligned(ax: Axes, sizes: np.ndarray, num_groups: int) -> None:
+    for size in np.unique(sizes):
+        ax.axhline(size - 0.5, color="black", linewidth=0.9, linestyle=(0, (4, 3)))
+    split = sizes.mean()
+    ax.set_yticks([split / 2 - 0.5, (split + num_groups) / 2 - 0.5], ["true", "other"])
+    ax.tick_params(axis="y", length=0)
+    ax.set_ylabel("kernels, each seed's true ones first")
+
+
+def _label_kernels(ax: Axes, truth: np.ndarray | None, names: Sequence[str] | None, num_groups: int) -> None:
+    ax.set_ylabel("base kernel")
+    if names is not None and num_groups <= 30:
+        ax.set_yticks(range(num_groups), names, fontsize="small" if num_groups <= 16 else "x-small")
+        ax.set_ylabel("")
+    else:
+        ax.yaxis.set_major_locator(whole_numbers())
+    if truth is None:
+        return
+    ax.set_xlim(0.5, ax.get_xlim()[1])
+    ax.plot(
+        np.full(truth.sum(), 0.015),
+        np.flatnonzero(truth),
+        linestyle="none",
+        marker=">",
+        markersize=5.5,
+        markerfacecolor="white",
+        markeredgecolor="black",
+        transform=ax.get_yaxis_transform(),
+        label="true kernels",
+    )
+    ax.set_ylabel("base kernel (▷ true)" if names is None else "▷ true")
