@@ -45,6 +45,10 @@ from jlibo.proximal import (
 )
 
 
+PRECISION_FLOOR = 32
+"""The smallest relative gap that is asked for, in units of rounding: 4e-6 in float32, 7e-15 in float64."""
+
+
 class Status(enum.IntEnum):
     """How a solve ended. `Status(int(solution.status)).words` says it to a person."""
 
@@ -116,7 +120,8 @@ def group_lasso(
     - `groups`: group of each feature, 0 to p - 1 without holes; by default each feature is its own.
     - `mask`: rows that exist; what the others hold is never looked at. By default all.
     - `init`: where to start, such as the solution of a similar problem.
-    - `tol`: stop when the duality gap is at most `tol` times (1/N) ||y||^2, the objective at zero.
+    - `tol`: stop when the duality gap is at most `tol` times (1/N) ||y||^2, the objective at zero; in float32
+      4e-6 of it is where rounding ends what a gap can tell, so that a smaller `tol` counts as that.
     - `max_steps`: most proximal-gradient steps, up to a multiple of 5: the gap is looked at that often.
 
     **Returns:** a `Solution`. Works under `jit` and `vmap` over any argument but `groups`, and
@@ -295,6 +300,7 @@ def _solve_one(ids, design, targets, mask, lam, init, tol, max_steps):
         finite &= jnp.isfinite(init).all()
     has_rows = True if mask is None else mask.any()
     usable = finite & (lam >= 0) & has_rows
+    tol = jnp.maximum(tol, PRECISION_FLOOR * float(jnp.finfo(design.dtype).eps))
     target_gap = jnp.where(usable, tol * at_zero, jnp.inf)
 
     coef = jnp.zeros_like(zero_gradient)

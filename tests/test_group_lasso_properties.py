@@ -122,18 +122,23 @@ def test_float32_follows_float64(name, seed, ratio):
     assert {leaf.dtype for leaf in jax.tree.leaves(single)} == {np.dtype("float32"), np.dtype("int32")}
     assert single.status == Status.CONVERGED
     excess = problem.objective(single.coef, lam) - problem.objective(double.coef, lam)
-    assert -1e-12 * problem.at_zero <= excess <= 2e-6 * problem.at_zero
+    # float32 stops at 32 units of rounding, 3.8e-6, which its own rounding may add a little to.
+    assert -1e-12 * problem.at_zero <= excess <= 5e-6 * problem.at_zero
     distance = np.linalg.norm(problem.predictions(single.coef) - problem.predictions(double.coef))
-    assert distance <= 2e-3 * np.linalg.norm(problem.targets[problem.mask])
+    assert distance <= 3e-3 * np.linalg.norm(problem.targets[problem.mask])
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_float32_gap_is_honest_on_a_hard_problem(seed):
-    """Near copies in other groups, and a tolerance that cannot be met: the gap says what was reached."""
+    """Near copies in other groups, and a tolerance that cannot be met: the gap says what was reached.
+
+    It counts as met where rounding ends what the gap can tell, and not before.
+    """
     problem = make_problem("wide", seed, collinear=False)
     problem.design[:, :, 1::2] = problem.design[:, :, ::2] + 1e-4 * problem.design[:, :, 1::2]
     lam = 0.01 * problem.lambda_max
     single = solve(problem.cast(np.float32), np.float32(lam), tol=0.0, max_steps=500)
     excess = problem.objective(single.coef, lam) - problem.objective(solve(problem, lam).coef, lam)
-    assert single.status == Status.STEP_LIMIT
+    floor = 32 * np.finfo(np.float32).eps * problem.at_zero
+    assert (single.status == Status.CONVERGED) == (single.gap <= floor * (1 + 1e-5))
     assert single.gap >= excess - 1e-6 * problem.at_zero
