@@ -27,6 +27,8 @@ from jlibo.prior import support_prior
 
 MAX_SEEDS_AT_ONCE = {"lifelong": 100, "offline": 20}
 SEGMENT_TASKS = 5
+SOLVER_TOL = 1e-5
+"""Relative duality gap of the group lassos: far finer than the thresholds that their answers are put to."""
 
 ProgressFn = Callable[[float, str], None]
 """Called with the share of the work done and what is being done."""
@@ -122,6 +124,7 @@ def make_agents(
             data=experiment.data,
             lam_scaling=experiment.lam_scaling,
             exploration=DecreasingExploration(experiment.explore_scale),
+            tol=SOLVER_TOL,
         ),
         FederatedMetaKGL(
             lam=numbers["lam_federated"],
@@ -129,6 +132,7 @@ def make_agents(
             alpha=numbers["alpha"],
             data=experiment.data,
             exploration=ConstantExploration(experiment.explore_scale),
+            tol=SOLVER_TOL,
         ),
     )
     return dict(zip(experiment.agents, learners, strict=True))

@@ -116,7 +116,7 @@ _TUNED = [
         summary="the same with smaller lam, a fifth of the exploration, twice the tasks",
         num_tasks=40,
         explore_scale=0.2,
-        lam=0.001,
+        lam=0.003,
         lam_federated=0.003,
     ),
     dataclasses.replace(
