@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 PEERS_VENV ?= .venv-peers
+TABLES_VENV ?= .venv-tables
 PYTEST_ARGS ?= -n 2 --dist loadfile
 DEMO_ARGS ?= reproduce lifelong-cosine --seeds 20 --out out
 BENCHMARKS ?= benchmarks/group_lasso.py
@@ -18,7 +19,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo test test-slow unit lint format typecheck check bench peers notebooks clean distclean
+.PHONY: help install demo test test-slow unit lint format typecheck check bench peers tables notebooks clean distclean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -90,6 +91,15 @@ typecheck: $(VENV)/.installed ## pyright over jlibo/
 bench: $(VENV)/.installed $(PEERS_VENV)/.installed ## the benchmarks, side by side with peers
 	@set -e; for script in $(BENCHMARKS); do "$(BIN)/python" "$$script"; done
 
+tables: $(TABLES_VENV)/.installed ## make the GLMNET table anew (about ten minutes), and check it
+	@"$(TABLES_VENV)/bin/python" -m benchmarks.tables.make_glmnet --workers 2
+	@"$(TABLES_VENV)/bin/python" -m benchmarks.tables.make_glmnet --check
+
+$(TABLES_VENV)/.installed: benchmarks/tables/requirements.txt
+	$(call make_venv,$(TABLES_VENV))
+	@"$(TABLES_VENV)/bin/python" $(PIP_INSTALL) --no-deps -r benchmarks/tables/requirements.txt
+	@touch $@
+
 notebooks: $(VENV)/.installed ## run the notebooks' scripts into executed .ipynb files
 	@set -e; for script in notebooks/*.py; do \
 	  [ -e "$$script" ] || { echo "There are no notebooks yet."; break; }; \
@@ -100,4 +110,4 @@ clean: ## remove caches and build products
 	@find jlibo tests benchmarks -type d -name __pycache__ -prune -exec rm -rf {} +
 
 distclean: clean ## remove the environments too
-	@rm -rf "$(VENV)" "$(PEERS_VENV)"
+	@rm -rf "$(VENV)" "$(PEERS_VENV)" "$(TABLES_VENV)"

@@ -44,7 +44,6 @@ from jlibo.proximal import (
     working_set_sizes,
 )
 
-
 PRECISION_FLOOR = 32
 """The smallest relative gap that is asked for, in units of rounding: 4e-6 in float32, 7e-15 in float64."""
 
