@@ -121,7 +121,7 @@ def group_lasso(
     - `init`: where to start, such as the solution of a similar problem.
     - `tol`: stop when the duality gap is at most `tol` times (1/N) ||y||^2, the objective at zero; in float32
       4e-6 of it is where rounding ends what a gap can tell, so that a smaller `tol` counts as that.
-    - `max_steps`: most proximal-gradient steps, up to a multiple of 5: the gap is looked at that often.
+    - `max_steps`: most proximal-gradient steps, up to a multiple of 10: the gap is looked at that often.
 
     **Returns:** a `Solution`. Works under `jit` and `vmap` over any argument but `groups`, and
     differentiates in reverse mode with respect to `design`, `targets` and `lam` (implicitly, at the groups

@@ -31,7 +31,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-CHECK_STEPS = 5
+CHECK_STEPS = 10
 """Steps between two looks at the duality gap."""
 
 CURVATURE_MARGIN = 1.1

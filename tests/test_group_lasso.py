@@ -13,6 +13,7 @@ from problems import LAYOUTS, Problem, layout, make_problem, solve
 from threadpoolctl import threadpool_limits
 
 from jlibo import Status, group_lasso, group_lasso_path, lam_grid, lambda_max
+from jlibo.proximal import CHECK_STEPS
 
 RATIOS = np.geomspace(0.01, 1.01, 18)
 
@@ -128,7 +129,7 @@ def test_warm_start_keeps_every_nonzero_feature_in_the_working_set():
     near = np.array(solve(problem, lam).coef)
     near[:, used[1:]] *= 1.001
     solution = solve(problem, lam, tol=1e-5, init=near)
-    np.testing.assert_allclose(solution.gap, problem.gap(solution.coef, lam), rtol=1e-6)
+    np.testing.assert_allclose(solution.gap, problem.gap(solution.coef, lam), rtol=1e-6, atol=1e-14)
     assert solution.status == Status.CONVERGED
 
 
@@ -237,8 +238,8 @@ def test_status_and_description_in_words():
     problem = make_problem("mixed", 11)
     lam = 0.1 * problem.lambda_max
     assert re.fullmatch(r"converged: .* \(gap \d.*e-.*, \d+ steps\)", solve(problem, lam).describe())
-    stopped = solve(problem, lam, max_steps=5)
-    assert stopped.status == Status.STEP_LIMIT and stopped.num_steps == 5
+    stopped = solve(problem, lam, max_steps=CHECK_STEPS)
+    assert stopped.status == Status.STEP_LIMIT and stopped.num_steps == CHECK_STEPS
     assert stopped.describe().startswith("step limit: ")
     solutions = [stopped, solve(problem, lam), solve(problem, 2 * lam)]
     batch = jax.tree.map(lambda *leaves: np.stack(leaves), *solutions)

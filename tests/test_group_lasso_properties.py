@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from problems import LAYOUTS, Problem, make_problem, solve
 
 from jlibo import Status
+from jlibo.proximal import CHECK_STEPS
 
 seeds = st.integers(0, 10_000)
 ratios = st.floats(0.02, 1.01)
@@ -35,7 +36,7 @@ def test_gap_is_honest_wherever_it_stops(name, seed, ratio, max_steps):
     np.testing.assert_allclose(gap, problem.gap(solution.coef, lam), rtol=1e-9, atol=1e-14 * unit)
     assert (solution.status == Status.CONVERGED) == (gap <= 1e-9 * unit * (1 + 1e-12))
     assert solution.status in (Status.CONVERGED, Status.STEP_LIMIT)
-    assert solution.num_steps < max_steps + 5
+    assert solution.num_steps < max_steps + CHECK_STEPS
 
 
 @given(seed=seeds, ratio=ratios)
