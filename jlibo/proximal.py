@@ -40,8 +40,9 @@ CURVATURE_MARGIN = 1.1
 ROUND_STEPS = 100
 """Most steps inside a working set before the full gradient is looked at again."""
 
-ROUND_DECREASE = 0.01
-"""A round ends when the gap inside its working set is this small a part of the gap it started from."""
+ROUND_POWER = 4
+"""How much a round lowers the gap inside its working set: to (size of the set / all features) ** this. The
+smaller the set, the dearer a look at all features against one more step inside it."""
 
 
 class AbstractGroups(eqx.Module):
@@ -280,7 +281,8 @@ def working_set_round(
         chosen_ids = jnp.asarray(np.asarray(ids))[chosen]
         groups = Pairs(chosen_ids[:, None] == chosen_ids[None, :])
     small = Problem(take(problem.design), problem.targets, problem.lam, problem.num_rows, groups)
-    small_target = jnp.maximum(ROUND_DECREASE * state.gap, target_gap / 2)
+    decrease = (size / coef.shape[1]) ** ROUND_POWER
+    small_target = jnp.maximum(decrease * state.gap, target_gap / 2)
     last_step = jnp.minimum(state.num_steps + ROUND_STEPS, max_steps)
 
     inner = start(small, take(coef), state.residual, take(state.gradient), state.num_steps)
