@@ -63,7 +63,7 @@ $(PEERS_VENV)/.installed: benchmarks/constraints-peers.txt
 
 # --- what people run ----------------------------------------------------------------------------------------
 
-demo: $(VENV)/.installed ## reproduce the paper's lifelong experiment on a small budget, into out/
+demo: $(VENV)/.installed ## reproduce the paper's lifelong experiment, 20 seeds, into out/
 	@"$(BIN)/python" -m jlibo.cli $(DEMO_ARGS)
 
 test: lint typecheck ## lint, types, then all tests that are not slow
