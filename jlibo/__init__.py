@@ -33,6 +33,7 @@ from jlibo.group_lasso import lam_grid as lam_grid
 from jlibo.group_lasso import lambda_max as lambda_max
 from jlibo.lifelong import LifelongResult as LifelongResult
 from jlibo.lifelong import TaskResult as TaskResult
+from jlibo.lifelong import draw_task as draw_task
 from jlibo.lifelong import run_agents as run_agents
 from jlibo.lifelong import run_lifelong as run_lifelong
 from jlibo.lifelong import run_task as run_task

@@ -185,9 +185,41 @@ def run_agents(
     states = start_agents(meta_learners, plan) if carry is None else carry
     indices = jnp.arange(tasks.start, tasks.stop)
     counts = jnp.asarray(plan.counts[tasks.start : tasks.stop])
-    return play_tasks(
-        env, features, policy, meta_learners, plan, states, indices, counts, progress_fn=progress_fn, key=key
+    names = tuple(meta_learners)
+    results = _play_compiled(
+        env,
+        features,
+        policy,
+        names,
+        tuple(meta_learners[name] for name in names),
+        tuple(plan.settings[name] for name in names),
+        tuple(states[name] for name in names),
+        indices,
+        counts,
+        progress_fn,
+        key,
     )
+    return dict(zip(names, results, strict=True))
+
+
+@eqx.filter_jit
+def _play_compiled(
+    env, features, policy, names, learners, settings, states, indices, counts, progress_fn, key
+):
+    # Outside of `jit` every call would compile its scans anew. In tuples, as `jit` sorts dictionaries.
+    results = play_tasks(
+        env,
+        features,
+        policy,
+        dict(zip(names, learners, strict=True)),
+        dict(zip(names, settings, strict=True)),
+        dict(zip(names, states, strict=True)),
+        indices,
+        counts,
+        progress_fn=progress_fn,
+        key=key,
+    )
+    return tuple(results[name] for name in names)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -243,7 +275,7 @@ def play_tasks(
     features: AbstractFeatures,
     policy: AbstractPolicy,
     meta_learners: Mapping[str, AbstractMetaLearner],
-    plan: Plan,
+    settings: Mapping[str, Setting],
     states: Mapping[str, Any],
     indices: Int[Array, " tasks"],
     counts: Int[Array, "tasks agents"],
@@ -253,7 +285,7 @@ def play_tasks(
 ) -> dict[str, LifelongResult]:
     """Play the tasks numbered `indices`. Numbers are data here: one compiled program plays any part of a run
     of the same length."""
-    horizon = next(iter(plan.settings.values())).horizon
+    horizon = next(iter(settings.values())).horizon
     candidate_features = features(env.candidates)
 
     def play_task(states, step):
@@ -261,14 +293,14 @@ def play_tasks(
         draws = draw_task(env, index, horizon, key=key)
         points = draws.task.points
         task_features = candidate_features if points is None else features(points)
-        priors = [learner.prior(states[name], plan.settings[name]) for name, learner in meta_learners.items()]
+        priors = [learner.prior(states[name], settings[name]) for name, learner in meta_learners.items()]
         play = jax.vmap(run_task, in_axes=(None, 0, None, None, 0))
         results = play(policy, _stack(priors), task_features, draws, num_explore)
         new_states, infos = {}, {}
         for number, (name, learner) in enumerate(meta_learners.items()):
             result = jax.tree.map(lambda leaf, number=number: leaf[number], results)
             data = TaskData(task_features[result.actions], result.rewards, result.explored)
-            new_states[name], infos[name] = learner.update(states[name], data, plan.settings[name])
+            new_states[name], infos[name] = learner.update(states[name], data, settings[name])
         if progress_fn is not None:
             # The index is the same for all seeds, so that a batch reports each task once.
             jax.debug.callback(progress_fn, index + 1)

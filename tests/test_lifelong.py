@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import reference_lifelong
 
+import jlibo
 from jlibo import (
     GPTS,
     GPUCB,
@@ -424,3 +425,33 @@ def test_every_policy_with_every_learner_in_every_environment(table_of_cases, nu
         number != 1
     ):  # a draw of weights depends on the factor's columns, which a matrix need not keep in order
         assert_same(results["full"].actions, results["full, as a matrix"].actions)
+
+
+def test_calls_outside_of_jit_are_compiled_once():
+    traces = []
+
+    class Counting(jlibo.AbstractPolicy):
+        noise_std: jax.Array
+
+        def scores(self, belief, *, key):
+            traces.append(1)
+            return belief.mean + belief.std
+
+    features = jlibo.Cosine(4)
+    env = jlibo.SyntheticEnv.draw(
+        features, support_size=2, candidates=jnp.linspace(0, 1, 9)[:, None], key=jax.random.key(0)
+    )
+
+    def run(prior_scale, noise):
+        prior = jlibo.Prior(jnp.zeros(4), jnp.full(4, prior_scale))
+        learner = jlibo.FixedPrior(prior)
+        policy = Counting(jnp.asarray(noise))
+        return jlibo.run_lifelong(
+            env, features, policy, learner, num_tasks=2, horizon=3, key=jax.random.key(0)
+        )
+
+    run(0.25, 0.1)
+    first = len(traces)
+    run(0.5, 0.2)
+    assert first > 0
+    assert len(traces) == first

@@ -144,7 +144,9 @@ def _lifelong_chunk(experiment, features, keys, numbers, clock, report) -> tuple
 
     def play_segment(key, numbers, states, indices, counts):
         env, learners, policy, run_key = _one_seed(experiment, features, key, numbers)
-        results = play_tasks(env, features, policy, learners, plan, states, indices, counts, key=run_key)
+        results = play_tasks(
+            env, features, policy, learners, plan.settings, states, indices, counts, key=run_key
+        )
         return results, env.support
 
     env, learners, _, _ = _one_seed(experiment, features, keys[0], numbers)
