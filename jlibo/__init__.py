@@ -61,6 +61,11 @@ from jlibo.posterior import Posterior as Posterior
 from jlibo.prior import Prior as Prior
 from jlibo.prior import full_prior as full_prior
 from jlibo.prior import support_prior as support_prior
+from jlibo.tables import Table as Table
+from jlibo.tables import load_table as load_table
+from jlibo.tables import read_csv as read_csv
+from jlibo.tables import read_hpob as read_hpob
+from jlibo.tables import read_random_bot as read_random_bot
 
 __version__ = "0.1.0"
 

@@ -1,5 +1,8 @@
 """Look-up in a table of evaluations made before: each task is a row, each candidate a configuration."""
 
+import os
+from collections.abc import Sequence
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -10,6 +13,7 @@ from numpy.typing import ArrayLike
 from jlibo.checks import check_shape, fail, is_concrete
 from jlibo.envs.base import AbstractEnv, Task
 from jlibo.policies.base import hyper_parameter
+from jlibo.tables import Table, read_csv
 
 
 class TableEnv(AbstractEnv):
@@ -58,6 +62,42 @@ class TableEnv(AbstractEnv):
         self.available = available
         self.order = jnp.arange(num_tasks)
         self.noise_std = noise_std  # pyright: ignore[reportAttributeAccessIssue]
+
+    @classmethod
+    def from_table(
+        cls,
+        table: Table,
+        *,
+        metric: str | None = None,
+        maximise: bool = True,
+        scale_to_unit: bool = True,
+        noise_std: float = 0.0,
+    ) -> "TableEnv":
+        """Tasks whose reward is one metric of a table, or minus the metric where less is better.
+
+        `scale_to_unit` brings each parameter into [0, 1] by its least and greatest value in the whole table,
+        so that a configuration is the same point in every task. `metric` may go unnamed if there is one.
+        """
+        values = table.metric(metric)
+        candidates = table.unit_params() if scale_to_unit else table.params
+        return cls(values if maximise else -values, candidates, noise_std=noise_std)
+
+    @classmethod
+    def from_csv(
+        cls,
+        path: str | os.PathLike,
+        *,
+        task: str | None = None,
+        params: str | Sequence[str] | None = None,
+        metric: str | None = None,
+        log: str | Sequence[str] = (),
+        maximise: bool = True,
+        scale_to_unit: bool = True,
+        noise_std: float = 0.0,
+    ) -> "TableEnv":
+        """Tasks from a file with the columns task, parameters..., metric: `read_csv`, then `from_table`."""
+        table = read_csv(path, task=task, params=params, metrics=metric, log=log)
+        return cls.from_table(table, maximise=maximise, scale_to_unit=scale_to_unit, noise_std=noise_std)
 
     @property
     def num_tasks(self) -> int:
