@@ -113,10 +113,10 @@ _TUNED = [
     dataclasses.replace(
         _ALL[6],
         name="lifelong-legendre-all-tuned",
-        summary="the same with smaller lam, a fifth of the exploration, twice the tasks",
+        summary="the same with smaller lam, a tenth of the exploration, twice the tasks",
         num_tasks=40,
-        explore_scale=0.2,
-        lam=0.003,
+        explore_scale=0.1,
+        lam=0.001,
         lam_federated=0.003,
     ),
     dataclasses.replace(
