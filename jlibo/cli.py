@@ -45,6 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     reproduce = commands.add_parser("reproduce", help="run experiments, write tables and figures")
     reproduce.add_argument("names", nargs="+", metavar="NAME", help="experiments, as `jlibo list` shows them")
     reproduce.add_argument("--seeds", default="20", help="how many random seeds (default 20)")
+    reproduce.add_argument("--first-seed", default="0", help="number of the first seed (default 0)")
     reproduce.add_argument("--out", default="out", metavar="DIR", help="where to write (default out)")
     reproduce.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", help="change a setting, such as lam=0.3"
@@ -81,7 +82,8 @@ def _list(options) -> int:
 def _reproduce(options) -> int:
     from jlibo.experiments.settings import SettingError, find, override
 
-    num_seeds = _whole_number("--seeds", options.seeds)
+    num_seeds = _whole_number("--seeds", options.seeds, at_least=1)
+    first_seed = _whole_number("--first-seed", options.first_seed, at_least=0)
     changes = dict(_assignment(text) for text in options.set)
     try:
         experiments = [override(find(name), changes) for name in options.names]
@@ -107,7 +109,9 @@ def _reproduce(options) -> int:
     import_seconds = time.process_time()
     for experiment in experiments:
         with _progress(experiment.name) as report:
-            result = run_experiment(experiment, num_seeds=num_seeds, progress_fn=report)
+            result = run_experiment(
+                experiment, num_seeds=num_seeds, first_seed=first_seed, progress_fn=report
+            )
         path = write_result(result, folder, extra_timing={"import_s": import_seconds})
         _print_table(result, path, import_seconds)
     return 0
@@ -197,13 +201,13 @@ def _print_table(result, path: Path, import_seconds: float) -> None:
     )
 
 
-def _whole_number(name: str, text: str) -> int:
+def _whole_number(name: str, text: str, *, at_least: int) -> int:
     try:
         number = int(text)
     except ValueError:
         raise UsageError(f"{name} should be a whole number, but got '{text}'.") from None
-    if number < 1:
-        raise UsageError(f"{name} should be at least 1, but got {number}.")
+    if number < at_least:
+        raise UsageError(f"{name} should be at least {at_least}, but got {number}.")
     return number
 
 

@@ -59,6 +59,7 @@ def test_reproduce_writes_a_folder_and_prints_a_table(tmp_path):
         (["reproduce", "lifelong-cosine", "--set", "alpha=2"], "'alpha' should be a number >= 0 and <= 1"),
         (["reproduce", "lifelong-cosine", "--seeds", "0"], "--seeds should be at least 1"),
         (["reproduce", "lifelong-cosine", "--seeds", "many"], "--seeds should be a whole number"),
+        (["reproduce", "lifelong-cosine", "--first-seed", "-1"], "--first-seed should be at least 0"),
     ],
 )
 def test_mistakes_get_one_line_and_exit_code_2(arguments, message, capsys, tmp_path, monkeypatch):

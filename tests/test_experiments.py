@@ -109,7 +109,9 @@ def test_all_agents_of_a_seed_face_the_same_tasks(lifelong):
 def test_chunks_of_seeds_equal_one_batch(lifelong, monkeypatch):
     monkeypatch.setitem(runner.MAX_SEEDS_AT_ONCE, "lifelong", 2)
     chunked = run_experiment(lifelong.experiment, num_seeds=3)
+    later = run_experiment(lifelong.experiment, num_seeds=1, first_seed=2)
     for name, run in lifelong.results.items():
+        np.testing.assert_allclose(later.results[name].regret, run.regret[2:], atol=1e-9)
         np.testing.assert_array_equal(chunked.results[name].support, run.support)
         np.testing.assert_allclose(chunked.results[name].regret, run.regret, atol=1e-9)
 

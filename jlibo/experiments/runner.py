@@ -40,6 +40,7 @@ class ExperimentResult:
 
     experiment: Experiment
     num_seeds: int
+    first_seed: int
     results: dict[str, LifelongResult | OfflineResult]
     true_support: np.ndarray
     timing: dict[str, float]
@@ -73,7 +74,7 @@ def run_experiment(
     timing = {"compile_s": clock.compiling, "run_s": clock.running}
     # Dictionaries come back from compiled programs sorted; the paper's order is kept for tables and plots.
     results = {name: joined[0][name] for name in experiment.agents}
-    return ExperimentResult(experiment, num_seeds, results, joined[1], timing)
+    return ExperimentResult(experiment, num_seeds, first_seed, results, joined[1], timing)
 
 
 class _Clock:
@@ -219,6 +220,7 @@ def summarise(result: ExperimentResult) -> dict:
         "experiment": result.experiment.name,
         "settings": result.experiment.settings(),
         "seeds": result.num_seeds,
+        "first_seed": result.first_seed,
         "agents": agents,
         "timing": dict(result.timing),
     }
