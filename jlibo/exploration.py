@@ -63,6 +63,16 @@ class NoExploration(AbstractExploration):
         return np.zeros(num_tasks)
 
 
+class FirstTasksExploration(AbstractExploration):
+    """`num_steps` in each of the first `num_tasks` tasks, to have something to learn from, and none later."""
+
+    num_steps: int = eqx.field(static=True, default=3)
+    num_tasks: int = eqx.field(static=True, default=1)
+
+    def rates(self, num_tasks, horizon):
+        return np.where(np.arange(num_tasks) < self.num_tasks, min(self.num_steps, horizon), 0.0)
+
+
 class CustomExploration(AbstractExploration):
     """A user's own schedule: `rate_fn(task, horizon)` with tasks counted from 1."""
 

@@ -15,6 +15,7 @@ compiled once and its product with the candidates' features serves all agents an
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -23,14 +24,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from jlibo import posterior as gp
+from jlibo import standardise
 from jlibo.checks import check_count, fail
-from jlibo.envs.base import AbstractEnv, Task, explore_uniformly
+from jlibo.envs.base import AbstractEnv, Task, explore_once, explore_uniformly
 from jlibo.exploration import AbstractExploration
 from jlibo.features import AbstractFeatures
 from jlibo.meta.base import AbstractMetaLearner, MetaInfo, Setting, TaskData
 from jlibo.policies.base import AbstractPolicy, choose
-from jlibo.prior import Prior
+from jlibo.prior import Prior, PriorMixture, full_prior
+from jlibo.standardise import RAW, AbstractScaling, Moments, Units, with_features
 
 
 class TaskResult(eqx.Module):
@@ -71,44 +73,64 @@ class Draws(eqx.Module):
     policy_keys: PRNGKeyArray
 
 
-def draw_task(env: AbstractEnv, index: Int[Array, ""], horizon: int, *, key: PRNGKeyArray) -> Draws:
-    """The draws of task `index` of the run with this `key`, whichever part of the run is being computed."""
+def draw_task(
+    env: AbstractEnv, index: Int[Array, ""], horizon: int, *, repeats: bool = True, key: PRNGKeyArray
+) -> Draws:
+    """The draws of task `index` of the run with this `key`, whichever part of the run is being computed.
+
+    `repeats`: whether exploration may draw a candidate twice.
+    """
     task_key, noise_key, explore_key, policy_key = jax.random.split(jax.random.fold_in(key, index), 4)
     task = env.task(index, key=task_key)
     noise = env.noise_std * jax.random.normal(noise_key, (horizon,), task.values.dtype)
-    exploration = explore_uniformly(task, horizon, key=explore_key)
+    explore = explore_uniformly if repeats else explore_once
+    exploration = explore(task, horizon, key=explore_key)
     return Draws(task, noise, exploration, jax.random.split(policy_key, horizon))
 
 
 def run_task(
     policy: AbstractPolicy,
-    prior: Prior,
+    prior: Prior | PriorMixture,
     features: Float[Array, "candidates features"],
     draws: Draws,
     num_explore: Int[Array, ""],
+    scaling: AbstractScaling = RAW,
+    scale_state: Any = (),
+    *,
+    repeats: bool = True,
 ) -> TaskResult:
-    """Play one task: `num_explore` uniform draws first, then the policy on the posterior of all rewards."""
+    """Play one task: `num_explore` uniform draws first, then the policy on the posterior of all rewards.
+
+    The policy sees rewards in the units of `scaling`; the result has them as they came. Without `repeats`
+    the policy leaves out what was played before, as long as there is anything else.
+    """
     values, best_value = draws.task.values, draws.task.best_value
+    features = jnp.asarray(features)
     horizon = draws.noise.shape[0]
-    posterior = gp.init(prior, policy.noise_std)
-    mean = jnp.matmul(features, prior.mean, precision=jax.lax.Precision.HIGHEST)
-    belief = gp.Belief(mean, prior.variance(features), features, posterior)
+    columns = standardise.start(prior, features, policy.noise_std, scaling.num_columns)
+    playable = draws.task.available
+    if not repeats:
+        playable = jnp.ones(values.shape, bool) if playable is None else playable
 
     def play(carry, step):
         # The candidates' features stay out of the carry, so that all seeds share them.
-        mean, variance, posterior = carry
-        belief = gp.Belief(mean, variance, features, posterior)
+        columns, moments, left = with_features(carry[0], features), carry[1], carry[2]
         is_forced, explore, noise, key = step
-        chosen = choose(policy, belief, available=draws.task.available, key=key)
+        belief = standardise.belief_in(columns, scaling.units(scale_state, moments, columns))
+        chosen = choose(policy, belief, available=left, key=key)
         action = jnp.where(is_forced, explore, chosen)
         value = values[action]
         reward = value + noise
-        belief = gp.observe_candidate(belief, action, reward)
-        return (belief.mean, belief.variance, belief.posterior), (action, reward, best_value - value)
+        columns = standardise.observe(columns, action, reward)
+        if not repeats:
+            left = left.at[action].set(False)
+            left = jnp.where(left.any(), left, jnp.asarray(playable))
+        carry = with_features(columns, None), moments.add(reward), left
+        return carry, (action, reward, best_value - value)
 
     is_forced = jnp.arange(horizon) < num_explore
     steps = (is_forced, draws.exploration, draws.noise, draws.policy_keys)
-    start = (belief.mean, belief.variance, belief.posterior)
+    start = with_features(columns, None), Moments.empty(draws.noise.dtype), playable
     _, (actions, rewards, regret) = jax.lax.scan(play, start, steps)
     return TaskResult(actions, rewards, regret, is_forced)
 
@@ -122,6 +144,8 @@ def run_lifelong(
     num_tasks: int,
     horizon: int,
     exploration: AbstractExploration | None = None,
+    scaling: AbstractScaling = RAW,
+    repeats: bool = True,
     tasks: range | None = None,
     carry: Any = None,
     progress_fn: Callable[[int], None] | None = None,
@@ -133,6 +157,10 @@ def run_lifelong(
 
     - `env`, `features`, `policy`, `meta_learner`: any of each.
     - `exploration`: forced exploration; by default what the meta-learner asks for.
+    - `scaling`: the units in which policy and meta-learner see rewards; `Standardise()` where their scale
+      is not known.
+    - `repeats`: whether a candidate may be played twice in a task; without noise there is nothing to learn
+      from that, and a tuner would not do it.
     - `tasks`, `carry`: to stop and go on. `tasks=range(0, 10)` plays the first ten of `num_tasks`; passing
       the result's `carry` back in with `tasks=range(10, 20)` and the same key plays the next, bit for bit as
       one long run would.
@@ -150,6 +178,8 @@ def run_lifelong(
         num_tasks=num_tasks,
         horizon=horizon,
         exploration=None if exploration is None else {"agent": exploration},
+        scaling=scaling,
+        repeats=repeats,
         tasks=tasks,
         carry=None if carry is None else {"agent": carry},
         progress_fn=progress_fn,
@@ -167,6 +197,8 @@ def run_agents(
     num_tasks: int,
     horizon: int,
     exploration: Mapping[str, AbstractExploration] | None = None,
+    scaling: AbstractScaling = RAW,
+    repeats: bool = True,
     tasks: range | None = None,
     carry: Mapping[str, Any] | None = None,
     progress_fn: Callable[[int], None] | None = None,
@@ -174,6 +206,8 @@ def run_agents(
 ) -> dict[str, LifelongResult]:
     """`run_lifelong` for several meta-learners side by side: the same tasks, noise and exploration draws."""
     check_count("num_tasks", num_tasks)
+    if not repeats and horizon > env.candidates.shape[-2]:
+        fail("horizon", f"at most the {env.candidates.shape[-2]} candidates without repeats", horizon)
     tasks = range(num_tasks) if tasks is None else tasks
     if len(tasks) == 0 or tasks.step != 1 or tasks.start < 0 or tasks.stop > num_tasks:
         fail("tasks", f"a range within 0..{num_tasks}", tasks)
@@ -182,7 +216,7 @@ def run_agents(
     plan = plan_agents(
         env, features, meta_learners, num_tasks=num_tasks, horizon=horizon, exploration=exploration
     )
-    states = start_agents(meta_learners, plan) if carry is None else carry
+    states = start_agents(meta_learners, plan, scaling) if carry is None else carry
     indices = jnp.arange(tasks.start, tasks.stop)
     counts = jnp.asarray(plan.counts[tasks.start : tasks.stop])
     names = tuple(meta_learners)
@@ -196,6 +230,8 @@ def run_agents(
         tuple(states[name] for name in names),
         indices,
         counts,
+        scaling,
+        repeats,
         progress_fn,
         key,
     )
@@ -204,7 +240,19 @@ def run_agents(
 
 @eqx.filter_jit
 def _play_compiled(
-    env, features, policy, names, learners, settings, states, indices, counts, progress_fn, key
+    env,
+    features,
+    policy,
+    names,
+    learners,
+    settings,
+    states,
+    indices,
+    counts,
+    scaling,
+    repeats,
+    progress_fn,
+    key,
 ):
     # Outside of `jit` every call would compile its scans anew. In tuples, as `jit` sorts dictionaries.
     results = play_tasks(
@@ -216,6 +264,8 @@ def _play_compiled(
         dict(zip(names, states, strict=True)),
         indices,
         counts,
+        scaling=scaling,
+        repeats=repeats,
         progress_fn=progress_fn,
         key=key,
     )
@@ -259,15 +309,20 @@ def plan_agents(
     if not jnp.issubdtype(dtype, jnp.floating):
         dtype = jnp.result_type(float)
     settings = {
-        name: Setting(features.groups, num_tasks, horizon, int(most), dtype)
+        name: Setting(features.groups, num_tasks, horizon, int(most), dtype, features.free_groups)
         for name, most in zip(meta_learners, counts.max(0), strict=True)
     }
     return Plan(settings, counts)
 
 
-def start_agents(meta_learners: Mapping[str, AbstractMetaLearner], plan: Plan) -> dict[str, Any]:
-    """Every agent's state before the first task."""
-    return {name: learner.init(plan.settings[name]) for name, learner in meta_learners.items()}
+def start_agents(
+    meta_learners: Mapping[str, AbstractMetaLearner], plan: Plan, scaling: AbstractScaling = RAW
+) -> dict[str, Any]:
+    """Every agent's state before the first task: its learner's, and that of its units."""
+    return {
+        name: (learner.init(plan.settings[name]), scaling.init(plan.settings[name].dtype))
+        for name, learner in meta_learners.items()
+    }
 
 
 def play_tasks(
@@ -280,6 +335,8 @@ def play_tasks(
     indices: Int[Array, " tasks"],
     counts: Int[Array, "tasks agents"],
     *,
+    scaling: AbstractScaling = RAW,
+    repeats: bool = True,
     progress_fn: Callable[[int], None] | None = None,
     key: PRNGKeyArray,
 ) -> dict[str, LifelongResult]:
@@ -290,17 +347,22 @@ def play_tasks(
 
     def play_task(states, step):
         index, num_explore = step
-        draws = draw_task(env, index, horizon, key=key)
+        draws = draw_task(env, index, horizon, repeats=repeats, key=key)
         points = draws.task.points
         task_features = candidate_features if points is None else features(points)
-        priors = [learner.prior(states[name], settings[name]) for name, learner in meta_learners.items()]
-        play = jax.vmap(run_task, in_axes=(None, 0, None, None, 0))
-        results = play(policy, _stack(priors), task_features, draws, num_explore)
+        priors = [learner.prior(states[name][0], settings[name]) for name, learner in meta_learners.items()]
+        scale_states = _stack([states[name][1] for name in meta_learners])
+        play = jax.vmap(partial(run_task, repeats=repeats), in_axes=(None, 0, None, None, 0, None, 0))
+        prior = _stack(_alike(priors, policy.noise_std))
+        results = play(policy, prior, task_features, draws, num_explore, scaling, scale_states)
         new_states, infos = {}, {}
         for number, (name, learner) in enumerate(meta_learners.items()):
             result = jax.tree.map(lambda leaf, number=number: leaf[number], results)
+            state, scale_state = states[name]
             data = TaskData(task_features[result.actions], result.rewards, result.explored)
-            new_states[name], infos[name] = learner.update(states[name], data, settings[name])
+            data, units = settled(data, scaling, policy.noise_std, settings[name])
+            state, infos[name] = learner.update(state, data, settings[name])
+            new_states[name] = state, scaling.update(scale_state, units)
         if progress_fn is not None:
             # The index is the same for all seeds, so that a batch reports each task once.
             jax.debug.callback(progress_fn, index + 1)
@@ -312,6 +374,17 @@ def play_tasks(
         name: _lifelong_result(number, results, infos[name], states[name], counts)
         for number, name in enumerate(meta_learners)
     }
+
+
+def settled(
+    data: TaskData, scaling: AbstractScaling, noise_std: Float[Array, ""], setting: Setting
+) -> tuple[TaskData, Units]:
+    """A finished task as it is remembered: its rewards in units of their own, and these units."""
+    prior = full_prior(setting.groups, setting.dtype, free_groups=setting.free_groups)
+    units = scaling.settle(
+        prior, jnp.asarray(noise_std, setting.dtype), data.features, data.rewards, data.is_present
+    )
+    return eqx.tree_at(lambda d: d.rewards, data, units.apply(data.rewards)), units
 
 
 def _lifelong_result(number: int, results: TaskResult, info: MetaInfo, state, counts) -> LifelongResult:
@@ -331,11 +404,36 @@ def _lifelong_result(number: int, results: TaskResult, info: MetaInfo, state, co
     )
 
 
-def _stack(priors: list[Prior]) -> Prior:
-    """The agents' priors as one batch; a diagonal becomes a matrix where another agent needs one."""
-    if len({prior.covariance.ndim for prior in priors}) > 1:
-        priors = [
-            prior if prior.covariance.ndim == 2 else Prior(prior.mean, jnp.diag(prior.covariance))
-            for prior in priors
-        ]
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *priors)
+def _alike(priors: list[Prior | PriorMixture], noise_std) -> list[Prior] | list[PriorMixture]:
+    """The same priors in one shape: whatever one of them needs, a matrix, a noise, components, all get."""
+    parts = [prior.components if isinstance(prior, PriorMixture) else prior for prior in priors]
+    batched = [isinstance(prior, PriorMixture) for prior in priors]
+    needs_matrix = len({part.mean.ndim < part.covariance.ndim for part in parts}) > 1
+    needs_noise = any(part.noise_std is not None for part in parts)
+    sizes = [prior.num_components if isinstance(prior, PriorMixture) else 1 for prior in priors]
+    answer = []
+    for prior, part, is_batched, size in zip(priors, parts, batched, sizes, strict=True):
+        if needs_matrix and part.covariance.ndim == part.mean.ndim:
+            matrix = jnp.eye(part.num_features, dtype=part.mean.dtype) * part.covariance[..., None, :]
+            part = eqx.tree_at(lambda p: p.covariance, part, matrix)
+        if needs_noise and part.noise_std is None:
+            noise = jnp.broadcast_to(jnp.asarray(noise_std, part.mean.dtype), part.mean.shape[:-1])
+            part = eqx.tree_at(lambda p: p.noise_std, part, noise, is_leaf=lambda leaf: leaf is None)
+        if any(batched):
+            # Components that are not there: copies of the last, which gives the units, that are impossible.
+            part = part if is_batched else jax.tree.map(lambda leaf: leaf[None], part)
+            weights = prior.log_weights if isinstance(prior, PriorMixture) else jnp.zeros(1, part.mean.dtype)
+            absent = max(sizes) - size
+            part = jax.tree.map(lambda leaf, absent=absent: _repeat_last(leaf, absent), part)
+            part = PriorMixture(part, jnp.concatenate([weights, jnp.full(absent, -jnp.inf, weights.dtype)]))
+        answer.append(part)
+    return answer
+
+
+def _repeat_last(leaf: Array, times: int) -> Array:
+    return jnp.concatenate([leaf, jnp.broadcast_to(leaf[-1:], (times, *leaf.shape[1:]))])
+
+
+def _stack(trees: list) -> Any:
+    """Every agent's, as one batch."""
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)

@@ -87,6 +87,11 @@ def observe(
     return _observe(posterior, jnp.asarray(feature, dtype), _check_reward(reward, dtype))[0]
 
 
+def update(posterior: Posterior, feature: Float[Array, " features"], reward: Float[Array, ""]) -> Posterior:
+    """`observe` without its checks, for loops."""
+    return _observe(posterior, feature, reward)[0]
+
+
 def predict(
     posterior: Posterior, features: Float[Array, "*points features"]
 ) -> tuple[Float[Array, "*points"], Float[Array, "*points"]]:
@@ -123,23 +128,54 @@ def observe_candidate(belief: Belief, index: Int[ArrayLike, ""], reward: Float[A
 
     The same as `belief_at(observe(...), features)` to round-off, without a product with the factor.
     """
-    feature = _feature_at(belief, index)
-    reward = _check_reward(reward, belief.posterior.mean.dtype)
-    posterior, direction, gain, surprise = _observe(belief.posterior, feature, reward)
-    cross = jnp.matmul(belief.features, direction, precision=HIGHEST)
-    mean = belief.mean + cross * (gain * surprise)
+    _check_index(belief, index)
+    return condition(belief, index, _check_reward(reward, belief.posterior.mean.dtype))[0]
+
+
+def condition(
+    belief: Belief,
+    index: Int[ArrayLike, ""],
+    reward: Float[Array, "*columns"],
+    is_present: bool | Array = True,
+) -> tuple[Belief, Float[Array, "*columns"], Float[Array, ""]]:
+    """`observe_candidate` without its checks, for loops; also for several columns of rewards at once.
+
+    The posterior is linear in the rewards and its covariance does not see them. So one update serves any
+    number of columns: belief.mean [columns, points], posterior.mean [columns, features], reward [columns].
+    Where `is_present` is false nothing changes, at the same cost: that is how data are padded. The second
+    answer is how far the reward was from its mean, the third 1 / its variance (0 where it is absent).
+    """
+    posterior, direction, gain, surprise = _observe(
+        belief.posterior, belief.features[index], reward, is_present
+    )
+    cross = _at_points(direction, belief.features)
+    mean = belief.mean + (gain * surprise)[..., None] * cross
     variance = jnp.maximum(belief.variance - cross**2 * gain, 0)
-    return Belief(mean, variance, belief.features, posterior)
+    return Belief(mean, variance, belief.features, posterior), surprise, gain
 
 
 def observe_pending(belief: Belief, index: Int[ArrayLike, ""]) -> Belief:
     """Shrink the variance as an observation at `index` will, whatever its reward; the mean stays."""
-    feature = _feature_at(belief, index)
-    posterior, direction, gain, _ = _observe(belief.posterior, feature, 0.0)
-    cross = jnp.matmul(belief.features, direction, precision=HIGHEST)
+    _check_index(belief, index)
+    return condition_pending(belief, index)
+
+
+def condition_pending(belief: Belief, index: Int[ArrayLike, ""], is_present: bool | Array = True) -> Belief:
+    """`observe_pending` without its checks, for loops; see `condition`."""
+    feature = belief.features[index]
+    posterior, direction, gain, _ = _observe(
+        belief.posterior, feature, jnp.zeros(belief.mean.shape[:-1], belief.mean.dtype), is_present
+    )
+    cross = _at_points(direction, belief.features)
     posterior = eqx.tree_at(lambda at: at.factor, belief.posterior, posterior.factor)
     variance = jnp.maximum(belief.variance - cross**2 * gain, 0)
     return Belief(belief.mean, variance, belief.features, posterior)
+
+
+def _at_points(weights: Float[Array, " features"], features: Float[Array, "points features"]) -> Array:
+    # In this order a batch of weights gives [batch, points], the layout of means and variances. The other way
+    # round it gives [points, batch], and whatever reads it reads across the rows.
+    return jnp.matmul(weights, features.T, precision=HIGHEST)
 
 
 def _check_features(posterior: Posterior, features, points):
@@ -154,29 +190,37 @@ def _check_reward(reward, dtype):
     return jnp.asarray(reward, dtype)
 
 
-def _feature_at(belief: Belief, index):
+def _check_index(belief: Belief, index):
     check_shape("index", index, ())
     check_range("index", index, at_least=0, at_most=belief.features.shape[0] - 1)
-    return belief.features[index]
 
 
-def _observe(posterior: Posterior, feature, reward):
-    """Potter's square-root update; also covariance times feature, 1 / total variance and the surprise."""
+def _observe(posterior: Posterior, feature, reward, is_present: bool | Array = True):
+    """Potter's square-root update; also covariance times feature, 1 / total variance and the surprise.
+
+    All rewards, or columns of them, see the same covariance. An absent observation has a gain of zero.
+    """
     noise_variance = posterior.noise_std**2
     image = jnp.matmul(feature, posterior.factor, precision=HIGHEST)
     total = (image**2).sum() + noise_variance
     gain = 1 / total
     direction = jnp.matmul(posterior.factor, image, precision=HIGHEST)
-    surprise = reward - jnp.matmul(feature, posterior.mean, precision=HIGHEST)
+    surprise = reward - jnp.matmul(posterior.mean, feature, precision=HIGHEST)
     shrink = gain / (1 + posterior.noise_std * jnp.sqrt(gain))
+    likelihood = -0.5 * (surprise**2 * gain + jnp.log(2 * jnp.pi * total))
+    information = 0.5 * jnp.log1p((image**2).sum() / noise_variance)
+    if is_present is not True:
+        gain, shrink = jnp.where(is_present, gain, 0), jnp.where(is_present, shrink, 0)
+        likelihood, information = jnp.where(is_present, likelihood, 0), jnp.where(is_present, information, 0)
+        # What pads may be NaN, and nothing times NaN is not nothing.
+        reward, surprise = jnp.where(is_present, reward, -jnp.inf), jnp.where(is_present, surprise, 0)
     new = Posterior(
-        mean=posterior.mean + direction * (gain * surprise),
+        mean=posterior.mean + (gain * surprise)[..., None] * direction,
         factor=posterior.factor - jnp.outer(direction * shrink, image),
         noise_std=posterior.noise_std,
-        log_marginal_likelihood=posterior.log_marginal_likelihood
-        - 0.5 * (surprise**2 * gain + jnp.log(2 * jnp.pi * total)),
-        information_gain=posterior.information_gain + 0.5 * jnp.log1p((image**2).sum() / noise_variance),
+        log_marginal_likelihood=posterior.log_marginal_likelihood + likelihood,
+        information_gain=posterior.information_gain + information,
         best_reward=jnp.maximum(posterior.best_reward, reward),
-        num_observations=posterior.num_observations + 1,
+        num_observations=posterior.num_observations + jnp.asarray(is_present, jnp.int32),
     )
     return new, direction, gain, surprise

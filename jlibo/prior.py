@@ -26,12 +26,16 @@ from jlibo.features import validate_groups
 
 
 class Prior(eqx.Module):
-    """w ~ N(mean, covariance); the covariance is its diagonal [features] or a whole matrix."""
+    """w ~ N(mean, covariance); the covariance is its diagonal [features] or a whole matrix.
+
+    `noise_std` is for who has learned that too; without it the policy's own counts.
+    """
 
     mean: Float[Array, " features"]
     covariance: Float[Array, " features"] | Float[Array, "features features"]
+    noise_std: Float[Array, ""] | None
 
-    def __init__(self, mean: ArrayLike, covariance: ArrayLike):
+    def __init__(self, mean: ArrayLike, covariance: ArrayLike, noise_std: ArrayLike | None = None):
         check_shape("mean", mean, ("features",))
         check_finite("mean", mean)
         num_features = np.shape(mean)[0]
@@ -50,6 +54,11 @@ class Prior(eqx.Module):
         dtype = jnp.result_type(mean, covariance, float)
         self.mean = mean.astype(dtype)
         self.covariance = covariance.astype(dtype)
+        if noise_std is not None:
+            check_shape("noise_std", noise_std, ())
+            check_range("noise_std", noise_std, above=0)
+            noise_std = jnp.asarray(noise_std, dtype)
+        self.noise_std = noise_std
 
     @property
     def num_features(self) -> int:
@@ -69,29 +78,69 @@ class Prior(eqx.Module):
         return jnp.maximum((image * features).sum(-1), 0)
 
 
+class PriorMixture(eqx.Module):
+    """Several priors, one of which is right: `log_weights` says how likely each is before any reward.
+
+    The leading axis of the leaves of `components` counts them.
+    """
+
+    components: Prior
+    log_weights: Float[Array, " components"]
+
+    @property
+    def num_components(self) -> int:
+        return self.log_weights.shape[-1]
+
+
+def mixture(priors: Sequence[Prior], weights: Float[ArrayLike, " components"]) -> PriorMixture:
+    """The priors as one, likely in proportion to `weights`. Either all are diagonal or none, and the same
+    holds for a noise of their own."""
+    if not priors:
+        fail("priors", "at least one", "none")
+    check_shape("weights", weights, (len(priors),))
+    check_range("weights", weights, at_least=0)
+    if is_concrete(weights) and not np.any(weights):
+        fail("weights", "above 0 for at least one prior", weights)
+    components = jax.tree.map(lambda *leaves: jnp.stack(leaves), *priors)
+    weights = jnp.asarray(weights, components.mean.dtype)
+    return PriorMixture(components, jnp.log(weights / weights.sum()))
+
+
 def support_prior(
     support: Bool[ArrayLike, " groups"],
     groups: Sequence[int] | Int[np.ndarray | Array, " features"],
     dtype: Any = None,
+    *,
+    free_groups: Sequence[int] = (),
 ) -> Prior:
     """The average of the base kernels in `support`; of all of them when `support` is empty.
 
     `groups[f]` is the base kernel of feature f, as in `features.groups`; `dtype` is jax's default float.
+    Kernels in `free_groups` are always in use, each with weight one beside the average of the others.
     """
     group_of = np.asarray(validate_groups("groups", groups))
-    check_shape("support", support, (int(group_of.max()) + 1,))
+    num_groups = int(group_of.max()) + 1
+    check_shape("support", support, (num_groups,))
     chosen = jnp.asarray(support)
     if chosen.dtype != bool:
         fail("support", "an array of booleans", f"dtype {chosen.dtype}")
-    chosen = jnp.where(chosen.any(), chosen, True)
-    weights = chosen / chosen.sum().astype(jnp.result_type(float) if dtype is None else dtype)
+    is_free = np.isin(np.arange(num_groups), np.asarray(free_groups, int))
+    chosen = chosen & ~is_free
+    chosen = jnp.where(chosen.any(), chosen, ~is_free)
+    dtype = jnp.result_type(float) if dtype is None else dtype
+    weights = chosen / jnp.maximum(chosen.sum(), 1).astype(dtype) + is_free.astype(dtype)
     return Prior(jnp.zeros(len(group_of), weights.dtype), weights[group_of])
 
 
-def full_prior(groups: Sequence[int] | Int[np.ndarray | Array, " features"], dtype: Any = None) -> Prior:
+def full_prior(
+    groups: Sequence[int] | Int[np.ndarray | Array, " features"],
+    dtype: Any = None,
+    *,
+    free_groups: Sequence[int] = (),
+) -> Prior:
     """The average of all base kernels: what one uses who knows nothing yet."""
     groups = validate_groups("groups", groups)
-    return support_prior(np.ones(max(groups) + 1, bool), groups, dtype)
+    return support_prior(np.ones(max(groups) + 1, bool), groups, dtype, free_groups=free_groups)
 
 
 @jax.jit

@@ -20,7 +20,18 @@ from test_features import CASES as MAPS
 from test_features import points_of
 
 import jlibo
-from jlibo import GPTS, GPUCB, OFUL, Cosine, ExpectedImprovement, Greedy, Prior, TheoreticalNu, Uniform
+from jlibo import (
+    GPTS,
+    GPUCB,
+    OFUL,
+    Cosine,
+    ExpectedImprovement,
+    Greedy,
+    LogExpectedImprovement,
+    Prior,
+    TheoreticalNu,
+    Uniform,
+)
 from jlibo import posterior as gp
 
 COSINE = Cosine(6)
@@ -32,6 +43,7 @@ POLICIES = {
     "oful": lambda seed: OFUL(1 + seed, 0.1, 0.1),
     "greedy": lambda seed: Greedy(0.1 + seed),
     "expected_improvement": lambda seed: ExpectedImprovement(0.1, 0.2 * seed),
+    "log_expected_improvement": lambda seed: LogExpectedImprovement(0.1, 0.2 * seed),
     "uniform": lambda seed: Uniform(1 + seed),
 }
 

@@ -18,6 +18,7 @@ from jlibo.features import (
     Legendre,
     Polynomial,
     Scaled,
+    Unpenalised,
     box_grid,
     check_bounded,
     max_kernel_diagonal,
@@ -54,6 +55,7 @@ CASES = {
     "polynomial_variables": lambda: Polynomial(4, dim=3, max_interaction=2, group_by="variables"),
     "concatenate": lambda: Concatenate(Cosine(3, dim=2, **BOX), Fourier(2, dim=2, **BOX)),
     "scaled": lambda: Scaled(Fourier(2, dim=2, **BOX), np.array([0.5, -1.0])),
+    "unpenalised": lambda: Unpenalised(Fourier(2, dim=2, constant=True, **BOX), ["constant"]),
     "function": lambda: FunctionFeatures(steep, groups=[0, 1, 1], lower=(0, 0), upper=(1, 2)),
     "network": lambda: FunctionFeatures(Network(jnp.eye(2)), groups=[0, 1], **BOX),
 }
@@ -80,6 +82,7 @@ def test_contract(make):
     assert features.group_ids.dtype == jnp.int32
     assert tuple(features.group_ids.tolist()) == features.groups
     assert len(set(features.names)) == features.num_groups
+    assert set(features.free_groups) < set(range(features.num_groups))
 
 
 @every_map

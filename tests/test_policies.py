@@ -11,6 +11,8 @@ import reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jaxtyping import Array, Float
+from scipy import integrate
+from scipy.special import log_ndtr
 
 from jlibo import (
     GPTS,
@@ -23,6 +25,7 @@ from jlibo import (
     Fourier,
     FunctionFeatures,
     Greedy,
+    LogExpectedImprovement,
     Polynomial,
     Prior,
     TheoreticalNu,
@@ -33,6 +36,7 @@ from jlibo import (
     maximise,
 )
 from jlibo import posterior as gp
+from jlibo.policies.log_expected_improvement import log_gain
 
 
 class LowerBound(AbstractPolicy):
@@ -52,6 +56,7 @@ POLICIES = {
     "oful": OFUL(1.5, 0.1, 0.1),
     "greedy": Greedy(0.1),
     "expected_improvement": ExpectedImprovement(0.1),
+    "log_expected_improvement": LogExpectedImprovement(0.1),
     "uniform": Uniform(),
     "user": LowerBound(0.5),
 }
@@ -103,6 +108,8 @@ scores_of = jax.jit(lambda policy, belief, key: policy.scores(belief, key=key))
         (Greedy(0.1), MEAN),
         (ExpectedImprovement(0.1), reference.expected_improvement(MEAN, STD, 1.2)),
         (ExpectedImprovement(0.1, 0.25), reference.expected_improvement(MEAN, STD, 1.45)),
+        (LogExpectedImprovement(0.1), np.log(reference.expected_improvement(MEAN, STD, 1.2))),
+        (LogExpectedImprovement(0.1, 0.25), np.log(reference.expected_improvement(MEAN, STD, 1.45))),
         (GPTS(0.1, scale=0.0), MEAN),
     ],
 )
@@ -148,6 +155,40 @@ def test_expected_improvement_is_never_negative_nor_wrong(dtype, ratio, log_std)
     expected = reference.expected_improvement([mean], [std], 0.0)
     assert score.dtype == dtype and score >= 0
     np.testing.assert_allclose(score, expected, rtol=0, atol=50 * np.finfo(dtype).eps * float(std))
+
+
+def log_gain_by_integration(ratio):
+    """log(pdf(z) + z cdf(z)) as the integral of the cdf up to z, in which no terms cancel."""
+    if ratio > 5:
+        return np.log(ratio)  # and a share of 1e-12 of it
+    scale = max(1.0, abs(ratio))
+    area, _ = integrate.quad(lambda t: np.exp(log_ndtr(ratio - t / scale) - log_ndtr(ratio)), 0, np.inf)
+    return np.log(area / scale) + log_ndtr(ratio)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_log_expected_improvement_is_right_far_below_the_best_and_above(dtype):
+    ratios = np.array([-1e3, -100, -20.01, -19.99, -6.01, -5.99, -3, -1, -1e-3, 0, 1e-3, 1, 7, 100], dtype)
+    expected = [log_gain_by_integration(float(ratio)) for ratio in ratios]
+    tol = 2e-4 if dtype == np.float32 else 1e-7
+    np.testing.assert_allclose(log_gain(jnp.asarray(ratios)), expected, rtol=tol, atol=tol)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_log_expected_improvement_always_tells_points_apart(dtype):
+    ratios = jnp.asarray(np.linspace(-60, 5, 4001), dtype)
+    assert (np.diff(log_gain(ratios)) > 0).all()
+    assert np.isfinite(log_gain(jnp.asarray([-1e6, 1e6], dtype))).all()
+
+
+def test_log_expected_improvement_before_the_first_reward():
+    started_with = {"mean": Prior(jnp.arange(7.0), jnp.ones(7)), "none": full_prior(range(7))}
+    points = jnp.asarray(np.random.default_rng(0).normal(size=(9, 7)))
+    for name, prior in started_with.items():
+        belief = gp.belief_at(gp.init(prior, 0.1), points)
+        scores = scores_of(LogExpectedImprovement(0.1), belief, KEY)
+        wanted = points @ prior.mean if name == "mean" else belief.std
+        np.testing.assert_allclose(scores, wanted, rtol=1e-6)
 
 
 def test_thompson_sampling_draws_one_function_for_all_points():

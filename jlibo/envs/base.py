@@ -46,3 +46,12 @@ def explore_uniformly(task: Task, num_draws: int, *, key: PRNGKeyArray) -> Int[A
         return jnp.minimum(places.astype(jnp.int32), num_candidates - 1)
     logits = jnp.where(task.available, 0.0, -jnp.inf)
     return jax.random.categorical(key, logits, shape=(num_draws,))
+
+
+def explore_once(task: Task, num_draws: int, *, key: PRNGKeyArray) -> Int[Array, " draws"]:
+    """Uniform draws without repeats; where fewer candidates can be played, these over again."""
+    places = jax.random.uniform(key, task.values.shape)
+    if task.available is None:
+        return jnp.argsort(places)[:num_draws]
+    order = jnp.argsort(jnp.where(task.available, places, 2))[:num_draws]
+    return order[jnp.arange(num_draws) % jnp.maximum(task.available.sum(), 1)]

@@ -19,6 +19,7 @@ from jlibo.features.bounds import sample_box as sample_box
 from jlibo.features.combine import Concatenate as Concatenate
 from jlibo.features.combine import FunctionFeatures as FunctionFeatures
 from jlibo.features.combine import Scaled as Scaled
+from jlibo.features.combine import Unpenalised as Unpenalised
 from jlibo.features.maps import Cosine as Cosine
 from jlibo.features.maps import Fourier as Fourier
 from jlibo.features.maps import Legendre as Legendre

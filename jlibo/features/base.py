@@ -34,6 +34,8 @@ class AbstractFeatures(eqx.Module):
     upper: eqx.AbstractVar[tuple[float, ...]]
     groups: eqx.AbstractVar[tuple[int, ...]]
     names: eqx.AbstractVar[tuple[str, ...]]
+    free_groups: eqx.AbstractVar[tuple[int, ...]]
+    """Groups that are always in use and never penalised, such as a constant; most maps have none."""
 
     @abc.abstractmethod
     def evaluate(self, point: Float[Array, " dim"]) -> Float[Array, " features"]:

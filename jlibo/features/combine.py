@@ -3,12 +3,13 @@
 | here | paper |
 |---|---|
 | Concatenate(a, b) | the base kernels of a and of b, p = p_a + p_b |
+| Unpenalised(features, names) | kernels known to be in J*, such as a constant |
 | Scaled(features, scales) | scales[j]^2 k_j, e.g. to keep k_j(x, x) <= 1 |
 | FunctionFeatures(fn, groups=...) | phi as given by the user |
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import equinox as eqx
 import jax
@@ -59,6 +60,14 @@ class Concatenate(AbstractFeatures):
     def names(self) -> tuple[str, ...]:
         return tuple(name for one in self.maps for name in one.names)
 
+    @property
+    def free_groups(self) -> tuple[int, ...]:
+        result, offset = [], 0
+        for one in self.maps:
+            result += [offset + group for group in one.free_groups]
+            offset += one.num_groups
+        return tuple(result)
+
     def evaluate(self, point: Float[Array, " dim"]) -> Float[Array, " features"]:
         return jnp.concatenate([one.evaluate(point) for one in self.maps])
 
@@ -93,9 +102,57 @@ class Scaled(AbstractFeatures):
     def names(self) -> tuple[str, ...]:
         return self.features.names
 
+    @property
+    def free_groups(self) -> tuple[int, ...]:
+        return self.features.free_groups
+
     def evaluate(self, point: Float[Array, " dim"]) -> Float[Array, " features"]:
         values = self.features.evaluate(point)
         return values * self.scales.astype(values.dtype)[np.asarray(self.groups)]
+
+
+@final
+class Unpenalised(AbstractFeatures):
+    """The features of a map, some of whose groups are always in use: a constant, or what is known to matter.
+
+    The group lasso does not shrink them and no threshold drops them; priors give each the weight one.
+    """
+
+    features: AbstractFeatures
+    free_groups: tuple[int, ...] = eqx.field(static=True)
+
+    def __init__(self, features: AbstractFeatures, names: Sequence[str]):
+        _check_map("features", features)
+        if isinstance(names, str):
+            names = [names]
+        unknown = [name for name in names if name not in features.names]
+        if unknown:
+            fail("names", f"names of groups among {list(features.names)}", unknown)
+        chosen = {group for group, name in enumerate(features.names) if name in names}
+        free = {*features.free_groups, *chosen}
+        if len(free) == features.num_groups:
+            fail("names", "some of the groups", "all of them, which leaves nothing to select")
+        self.features = features
+        self.free_groups = tuple(sorted(free))
+
+    @property
+    def lower(self) -> tuple[float, ...]:
+        return self.features.lower
+
+    @property
+    def upper(self) -> tuple[float, ...]:
+        return self.features.upper
+
+    @property
+    def groups(self) -> tuple[int, ...]:
+        return self.features.groups
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.features.names
+
+    def evaluate(self, point: Float[Array, " dim"]) -> Float[Array, " features"]:
+        return self.features.evaluate(point)
 
 
 @final
@@ -107,6 +164,7 @@ class FunctionFeatures(AbstractFeatures):
     bounded only if `fn` sees to it: ask `check_bounded`, or wrap the map by `normalise`.
     """
 
+    free_groups: ClassVar[tuple[int, ...]] = ()
     lower: tuple[float, ...] = eqx.field(static=True)
     upper: tuple[float, ...] = eqx.field(static=True)
     groups: tuple[int, ...] = eqx.field(static=True)

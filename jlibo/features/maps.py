@@ -12,7 +12,7 @@ k_j(x, x) <= 1. In the names of the groups, x1, x2, ... are these scaled coordin
 
 import math
 from collections.abc import Sequence
-from typing import Literal, final
+from typing import ClassVar, Literal, final
 
 import equinox as eqx
 import jax
@@ -36,6 +36,7 @@ class Cosine(AbstractFeatures):
     `max_frequency` if it is given.
     """
 
+    free_groups: ClassVar[tuple[int, ...]] = ()
     lower: tuple[float, ...] = eqx.field(static=True)
     upper: tuple[float, ...] = eqx.field(static=True)
     frequencies: tuple[IndexVector, ...] = eqx.field(static=True)
@@ -97,6 +98,7 @@ class Legendre(AbstractFeatures):
     Degrees start at 1, or at 0 with `constant=True`, in the order of `Cosine`'s frequencies. |P_i| <= 1.
     """
 
+    free_groups: ClassVar[tuple[int, ...]] = ()
     lower: tuple[float, ...] = eqx.field(static=True)
     upper: tuple[float, ...] = eqx.field(static=True)
     degrees: tuple[IndexVector, ...] = eqx.field(static=True)
@@ -140,6 +142,7 @@ class Fourier(AbstractFeatures):
     and k_j(x, x) = 1. `constant=True` puts a group of one feature, the constant, in front.
     """
 
+    free_groups: ClassVar[tuple[int, ...]] = ()
     lower: tuple[float, ...] = eqx.field(static=True)
     upper: tuple[float, ...] = eqx.field(static=True)
     frequencies: tuple[IndexVector, ...] = eqx.field(static=True)
@@ -189,6 +192,7 @@ class Polynomial(AbstractFeatures):
     by 1 / sqrt(its size) to keep k_j(x, x) <= 1, so that selecting kernels is selecting interactions.
     """
 
+    free_groups: ClassVar[tuple[int, ...]] = ()
     lower: tuple[float, ...] = eqx.field(static=True)
     upper: tuple[float, ...] = eqx.field(static=True)
     powers: tuple[IndexVector, ...] = eqx.field(static=True)

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jlibo.exploration import AbstractExploration
 from jlibo.group_lasso import Solution, Status
-from jlibo.prior import Prior
+from jlibo.prior import Prior, PriorMixture, support_prior
 
 
 class Setting(eqx.Module):
@@ -22,6 +22,8 @@ class Setting(eqx.Module):
     max_explore: int = eqx.field(static=True)
     """Most forced exploration steps in any task."""
     dtype: Any = eqx.field(static=True)
+    free_groups: tuple[int, ...] = eqx.field(static=True, default=())
+    """Groups that are in every prior and that nobody selects or drops."""
 
     @property
     def num_features(self) -> int:
@@ -39,12 +41,19 @@ class TaskData(eqx.Module):
     rewards: Float[Array, " horizon"]
     explored: Bool[Array, " horizon"]
     """Which steps were forced exploration; they come first."""
+    present: Bool[Array, " horizon"] | None = None
+    """Which steps there are; None: all. A task that ended early is padded."""
+
+    @property
+    def is_present(self) -> Bool[Array, " horizon"]:
+        return jnp.ones_like(self.explored) if self.present is None else self.present
 
 
 class MetaInfo(eqx.Module):
     """What a meta-learner tells about an update, beside its state."""
 
     support: Bool[Array, " groups"]
+    """The selected groups, and the free ones."""
     fell_back: Bool[Array, ""]
     """The estimate was empty, so that the next prior is on all base kernels."""
     status: Int[Array, ""]
@@ -66,26 +75,39 @@ class AbstractMetaLearner(eqx.Module):
         """The state before the first task."""
 
     @abc.abstractmethod
-    def prior(self, state: Any, setting: Setting) -> Prior:
-        """The prior for the next task."""
+    def prior(self, state: Any, setting: Setting) -> Prior | PriorMixture:
+        """The prior for the next task, or several among which the task's own rewards will decide."""
 
     @abc.abstractmethod
     def update(self, state: Any, data: TaskData, setting: Setting) -> tuple[Any, MetaInfo]:
         """Learn from a finished task."""
 
 
-def info_of(support: Bool[Array, " groups"], solution: Solution | None, dtype) -> MetaInfo:
-    """The report on a support, with the certificate of the solve that it came from."""
+def info_of(support: Bool[Array, " groups"], solution: Solution | None, setting: Setting) -> MetaInfo:
+    """The report on a selection, with the certificate of the solve that it came from."""
+    is_free = free_mask(setting)
+    fell_back = ~(support & ~is_free).any()
+    support = support | is_free
     if solution is None:
         zero = jnp.zeros((), jnp.int32)
         status = jnp.asarray(Status.CONVERGED, jnp.int32)
-        return MetaInfo(support, ~support.any(), status, jnp.zeros((), dtype), zero)
-    return MetaInfo(support, ~support.any(), solution.status, solution.gap, solution.num_steps)
+        return MetaInfo(support, fell_back, status, jnp.zeros((), setting.dtype), zero)
+    return MetaInfo(support, fell_back, solution.status, solution.gap, solution.num_steps)
 
 
 def no_support(setting: Setting) -> Bool[Array, " groups"]:
     return jnp.zeros(setting.num_groups, bool)
 
 
+def selected_prior(support: Bool[Array, " groups"], setting: Setting) -> Prior:
+    """The average of the selected kernels, as the setting has groups and precision."""
+    return support_prior(support, setting.groups, setting.dtype, free_groups=setting.free_groups)
+
+
 def group_array(setting: Setting) -> np.ndarray:
     return np.asarray(setting.groups)
+
+
+def free_mask(setting: Setting) -> np.ndarray:
+    """Which groups are free."""
+    return np.isin(np.arange(setting.num_groups), np.asarray(setting.free_groups, int))

@@ -16,10 +16,9 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jlibo.exploration import AbstractExploration, ConstantExploration
 from jlibo.group_lasso import Solution, group_lasso
-from jlibo.meta.base import AbstractMetaLearner, Setting, TaskData, info_of, no_support
+from jlibo.meta.base import AbstractMetaLearner, Setting, TaskData, info_of, no_support, selected_prior
 from jlibo.meta.rows import Rows, check_data_choice, num_rows, rows_of
 from jlibo.policies.base import hyper_parameter
-from jlibo.prior import support_prior
 
 
 def client_step(
@@ -75,7 +74,7 @@ class FederatedMetaKGL(AbstractMetaLearner):
         return Ballot(zeros, jnp.zeros((), jnp.int32), no_support(setting))
 
     def prior(self, state, setting):
-        return support_prior(state.support, setting.groups, setting.dtype)
+        return selected_prior(state.support, setting)
 
     def update(self, state, data: TaskData, setting):
         rows = rows_of(data, self.data, setting)
@@ -85,4 +84,4 @@ class FederatedMetaKGL(AbstractMetaLearner):
         counts = state.counts + message
         num_clients = state.num_clients + 1
         support = server_vote(counts, num_clients, self.alpha)
-        return Ballot(counts, num_clients, support), info_of(support, solution, setting.dtype)
+        return Ballot(counts, num_clients, support), info_of(support, solution, setting)

@@ -1,6 +1,6 @@
 """A prior that never changes: the oracle (the true kernel) and the naive agent (all kernels) of the paper."""
 
-import equinox as eqx
+import jax
 import jax.numpy as jnp
 
 from jlibo.exploration import AbstractExploration, NoExploration
@@ -18,15 +18,12 @@ class FixedPrior(AbstractMetaLearner):
         return ()
 
     def prior(self, state, setting):
-        prior = full_prior(setting.groups) if self.fixed_prior is None else self.fixed_prior
-        return eqx.tree_at(
-            lambda p: (p.mean, p.covariance),
-            prior,
-            (prior.mean.astype(setting.dtype), prior.covariance.astype(setting.dtype)),
-        )
+        if self.fixed_prior is None:
+            return full_prior(setting.groups, setting.dtype, free_groups=setting.free_groups)
+        return jax.tree.map(lambda leaf: leaf.astype(setting.dtype), self.fixed_prior)
 
     def update(self, state, data, setting):
         covariance = self.prior(state, setting).covariance
         variances = covariance if covariance.ndim == 1 else jnp.diagonal(covariance)
         used = jnp.zeros(setting.num_groups, bool).at[group_array(setting)].max(variances > 0)
-        return state, info_of(used, None, setting.dtype)
+        return state, info_of(used, None, setting)

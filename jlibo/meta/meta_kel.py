@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jlibo.exploration import AbstractExploration, DecreasingExploration
-from jlibo.meta.base import AbstractMetaLearner, TaskData, group_array, info_of
+from jlibo.meta.base import AbstractMetaLearner, TaskData, free_mask, group_array, info_of
 from jlibo.meta.meta_kgl import History, append, empty_history, solve_history
 from jlibo.meta.rows import check_data_choice, num_rows, rows_of
 from jlibo.policies.base import hyper_parameter
@@ -45,10 +45,10 @@ class MetaKeL(AbstractMetaLearner):
 
     def init(self, setting):
         history = empty_history(num_rows(self.data, setting), setting)
-        return MetaKeLState(history, _even(jnp.zeros(setting.num_groups, setting.dtype)))
+        return MetaKeLState(history, _even(jnp.zeros(setting.num_groups, setting.dtype), setting))
 
     def prior(self, state, setting):
-        weights = state.weights[group_array(setting)]
+        weights = jnp.where(free_mask(setting), 1, state.weights)[group_array(setting)]
         return Prior(jnp.zeros_like(weights), weights)
 
     def update(self, state, data: TaskData, setting):
@@ -56,10 +56,10 @@ class MetaKeL(AbstractMetaLearner):
         solution = solve_history(history, self.lam, setting, tol=self.tol, max_steps=self.max_steps)
         history = eqx.tree_at(lambda h: h.coef, history, jnp.nan_to_num(solution.coef))
         norms = jnp.nan_to_num(solution.group_norms)
-        return MetaKeLState(history, _even(norms)), info_of(norms > 0, solution, setting.dtype)
+        return MetaKeLState(history, _even(norms, setting)), info_of(norms > 0, solution, setting)
 
 
-def _even(norms):
+def _even(norms, setting):
     """Weights that sum to one: in proportion to the norms, or equal when all are zero."""
-    norms = jnp.where(norms.sum() > 0, norms, 1)
+    norms = jnp.where(norms.sum() > 0, norms, ~free_mask(setting))
     return norms / norms.sum()

@@ -16,10 +16,9 @@ from jaxtyping import Array, Bool, Float, Int
 from jlibo.checks import fail
 from jlibo.exploration import AbstractExploration, DecreasingExploration
 from jlibo.group_lasso import Solution, group_lasso
-from jlibo.meta.base import AbstractMetaLearner, Setting, TaskData, info_of, no_support
+from jlibo.meta.base import AbstractMetaLearner, Setting, TaskData, info_of, no_support, selected_prior
 from jlibo.meta.rows import Rows, check_data_choice, num_rows, rows_of
 from jlibo.policies.base import hyper_parameter
-from jlibo.prior import support_prior
 
 
 class History(eqx.Module):
@@ -100,7 +99,7 @@ class MetaKGL(AbstractMetaLearner):
         return MetaKGLState(empty_history(num_rows(self.data, setting), setting), no_support(setting))
 
     def prior(self, state, setting):
-        return support_prior(state.support, setting.groups, setting.dtype)
+        return selected_prior(state.support, setting)
 
     def update(self, state, data: TaskData, setting):
         history = append(state.history, rows_of(data, self.data, setting))
@@ -111,4 +110,4 @@ class MetaKGL(AbstractMetaLearner):
         # A solve that failed must not become the start of the next one.
         coef = jnp.nan_to_num(solution.coef)
         history = eqx.tree_at(lambda h: h.coef, history, coef)
-        return MetaKGLState(history, support), info_of(support, solution, setting.dtype)
+        return MetaKGLState(history, support), info_of(support, solution, setting)

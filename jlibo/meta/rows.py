@@ -2,7 +2,8 @@
 
 A least-squares loss over n rows and d < n features depends on the rows through their normal equations
 alone. `compress_rows` finds d rows with the same ones, so that learning from all data of a task costs no
-more than d rows, whatever the horizon.
+more than d rows, whatever the horizon. `project_out` removes features that are free of any penalty: what is
+left is the same problem with their best coefficients put in (for a constant: all rows centred).
 """
 
 import equinox as eqx
@@ -40,12 +41,36 @@ def num_rows(data: str, setting: Setting) -> int:
 def rows_of(task: TaskData, data: str, setting: Setting) -> Rows:
     """The rows of a task that the learner may look at, at most as many as there are features."""
     length = setting.max_explore if data == "exploration" else setting.horizon
-    used = task.explored[:length] if data == "exploration" else jnp.ones(length, bool)
+    used = task.explored[:length] if data == "exploration" else task.is_present[:length]
     features = jnp.where(used[:, None], task.features[:length], 0)
     targets = jnp.where(used, task.rewards[:length], 0)
+    if setting.free_groups:
+        features, targets = project_out(features, targets, free_features(setting))
     if length > setting.num_features:
         features, targets = compress_rows(features, targets)
     return Rows(features, targets, used.sum().astype(features.dtype))
+
+
+def free_features(setting: Setting) -> tuple[int, ...]:
+    """The columns of the groups that are never penalised."""
+    return tuple(f for f, group in enumerate(setting.groups) if group in setting.free_groups)
+
+
+def project_out(
+    features: Float[Array, "rows features"], targets: Float[Array, " rows"], columns: tuple[int, ...]
+) -> tuple[Float[Array, "rows features"], Float[Array, " rows"]]:
+    """The rows seen orthogonally to `columns`, which become zero."""
+    joined = jnp.concatenate([features, targets[:, None]], axis=1)
+    floor = 10 * jnp.finfo(features.dtype).eps
+    for column in columns:
+        direction = joined[:, column]
+        size = (direction**2).sum()
+        # A column that those before it explain has nothing left but round-off.
+        usable = size > (floor**2) * (features[:, column] ** 2).sum()
+        share = jnp.matmul(direction, joined, precision=lax.Precision.HIGHEST)
+        joined = joined - jnp.where(usable, jnp.outer(direction, share / jnp.where(usable, size, 1)), 0)
+        joined = joined.at[:, column].set(0)
+    return joined[:, :-1], joined[:, -1]
 
 
 def compress_rows(

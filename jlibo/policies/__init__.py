@@ -6,6 +6,7 @@ from jlibo.policies.expected_improvement import ExpectedImprovement
 from jlibo.policies.gp_ts import GPTS
 from jlibo.policies.gp_ucb import GPUCB, TheoreticalNu
 from jlibo.policies.greedy import Greedy
+from jlibo.policies.log_expected_improvement import LogExpectedImprovement
 from jlibo.policies.oful import OFUL
 from jlibo.policies.uniform import Uniform
 
@@ -17,6 +18,7 @@ __all__ = [
     "BoxMaximum",
     "ExpectedImprovement",
     "Greedy",
+    "LogExpectedImprovement",
     "TheoreticalNu",
     "Uniform",
     "choose",

@@ -6,6 +6,7 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jlibo.checks import check_finite, check_range, check_shape, fail, is_concrete
@@ -39,14 +40,26 @@ def choose(
     scores = policy.scores(belief, key=key)
     check_shape("scores", scores, belief.mean.shape)
     if available is None:
-        return jnp.argmax(scores)
+        return _first_best(scores)
     check_shape("available", available, scores.shape)
     if is_concrete(available) and not np.asarray(available).any():
         fail("available", "true for at least one point", "no point at all")
     available = jnp.asarray(available)
-    best = jnp.argmax(jnp.where(available, scores, -jnp.inf))
+    best = _first_best(jnp.where(available, scores, -jnp.inf))
     # Where all that is available scores minus infinity, the first of it.
     return jnp.where(available[best], best, jnp.argmax(available))
+
+
+def _first_best(scores: Float[Array, " points"]) -> Int[Array, ""]:
+    """`jnp.argmax`, NaN and ties included, as two plain reductions: they vectorise where one over pairs of
+    value and place does not."""
+    # The barriers keep the compiler from computing the scores once for each reduction, and from writing the
+    # best of them out for every point.
+    scores = lax.optimization_barrier(scores)
+    num_points = scores.shape[0]
+    is_best = (scores == lax.optimization_barrier(scores.max())) | jnp.isnan(scores)
+    places = jnp.arange(num_points, dtype=jnp.int32)
+    return jnp.where(is_best, places, num_points).min()
 
 
 def as_hyper_parameter(name: str, value: Any, **bounds: float) -> Array:

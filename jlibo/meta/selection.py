@@ -1,0 +1,158 @@
+"""lam and omega without a simulation: kernels chosen by how well they foretell the past tasks' own rewards.
+
+Outside of a simulation nobody knows c_1, B or the noise that the theory's lam and omega are made of. The
+group-lasso path offers one selection for every lam, and a threshold on each more; `choose_support` takes the
+one under whose kernel the past rewards are likeliest. That likelihood is a product over rewards, each
+foretold from those before it in its task: every row is held out once.
+
+| here                | paper                                                                      |
+|---------------------|----------------------------------------------------------------------------|
+| `choose_support`    | J_hat_s, with lambda and omega of eq. (1) taken from a grid by the data    |
+| `SelfTunedMetaKGL`  | Meta-KGL with that choice after every task                                 |
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from jlibo.exploration import AbstractExploration, DecreasingExploration
+from jlibo.group_lasso import Solution, group_lasso_path, lam_grid, lambda_max
+from jlibo.meta.base import (
+    AbstractMetaLearner,
+    Setting,
+    TaskData,
+    free_mask,
+    info_of,
+    no_support,
+    selected_prior,
+)
+from jlibo.meta.hierarchy import PastTasks
+from jlibo.meta.rows import check_data_choice, compress_rows, free_features, num_rows, project_out
+from jlibo.policies.base import hyper_parameter
+from jlibo.posterior import init, update
+
+
+def no_past(data: str, setting: Setting) -> PastTasks:
+    """Room for all tasks of a run, none of them done."""
+    rows = num_rows(data, setting)
+    zeros = jnp.zeros(setting.num_tasks, setting.dtype)
+    return PastTasks(
+        features=jnp.zeros((setting.num_tasks, rows, setting.num_features), setting.dtype),
+        targets=jnp.zeros((setting.num_tasks, rows), setting.dtype),
+        lost_squares=zeros,
+        num_observations=zeros,
+        is_done=zeros,
+    )
+
+
+def remember(
+    past: PastTasks, place: Int[Array, ""], data: TaskData, choice: str, setting: Setting
+) -> PastTasks:
+    """The past with one more task at `place`, in at most as many rows as there are features."""
+    length = setting.max_explore if choice == "exploration" else setting.horizon
+    used = data.is_present[:length] if choice == "all" else data.explored[:length]
+    features = jnp.where(used[:, None], data.features[:length], 0)
+    targets = jnp.where(used, data.rewards[:length], 0)
+    lost = jnp.zeros((), setting.dtype)
+    if length > setting.num_features:
+        features, kept = compress_rows(features, targets)
+        lost = jnp.maximum((targets**2).sum() - (kept**2).sum(), 0)
+        targets = kept
+    return PastTasks(
+        features=past.features.at[place].set(features),
+        targets=past.targets.at[place].set(targets),
+        lost_squares=past.lost_squares.at[place].set(lost),
+        num_observations=past.num_observations.at[place].set(used.sum()),
+        is_done=past.is_done.at[place].set(1),
+    )
+
+
+def choose_support(
+    past: PastTasks,
+    noise_std: Float[Array, ""],
+    setting: Setting,
+    *,
+    num_lams: int,
+    tol: float,
+    max_steps: int,
+) -> tuple[Bool[Array, " groups"], Solution]:
+    """The kernels along the group-lasso path under which the past rewards are likeliest.
+
+    For every lam of the path, those with a non-zero norm, and those with at least a tenth of the largest
+    norm: so lam and omega are both chosen. The whole set is among the candidates, and wins a tie.
+    """
+    features, targets = past.features, past.targets
+    if setting.free_groups:
+        columns = free_features(setting)
+        features, targets = jax.vmap(lambda f, t: project_out(f, t, columns))(features, targets)
+    largest = lambda_max(features, targets, groups=setting.groups)
+    lams = lam_grid(
+        jnp.maximum(largest, jnp.finfo(setting.dtype).tiny), num_lams=num_lams, smallest_ratio=1e-2
+    )
+    path = group_lasso_path(features, targets, lams, groups=setting.groups, tol=tol, max_steps=max_steps)
+    norms = path.group_norms
+    whole = jnp.ones((1, setting.num_groups), bool)
+    omegas = 0.1 * norms.max(1, keepdims=True)
+    candidates = jnp.concatenate([whole, norms > 0, norms > omegas])
+
+    def log_likelihood(support):
+        prior = selected_prior(support, setting)
+        start = init(prior, noise_std)
+
+        def one_task(rows, values):
+            def add(posterior, row):
+                return update(posterior, *row), None
+
+            posterior, _ = jax.lax.scan(add, start, (rows, values))
+            return posterior.log_marginal_likelihood
+
+        return (jax.vmap(one_task)(past.features, past.targets) * past.is_done).sum()
+
+    # One after another: as a batch they would take the memory of all at once and no less time.
+    scores = jax.lax.map(log_likelihood, candidates)
+    best = jnp.argmax(scores)
+    last = jax.tree.map(lambda leaf: leaf[-1], path)
+    return candidates[best] & ~free_mask(setting), last
+
+
+class SelfTunedState(eqx.Module):
+    past: PastTasks
+    num_done: Int[Array, ""]
+    support: Bool[Array, " groups"]
+
+
+class SelfTunedMetaKGL(AbstractMetaLearner):
+    """Meta-KGL for who knows neither lam nor omega: mean zero, equal weights, forced exploration.
+
+    Rewards should be standardised (`jlibo.Standardise`): the likelihood is that of functions of size one.
+    """
+
+    noise_std: Float[Array, ""] = hyper_parameter("noise_std", above=0, default=0.1)
+    data: str = eqx.field(static=True, default="exploration", converter=check_data_choice)
+    num_lams: int = eqx.field(static=True, default=8)
+    exploration: AbstractExploration = DecreasingExploration()
+    tol: float = 1e-3
+    max_steps: int = 300
+
+    def init(self, setting):
+        return SelfTunedState(no_past(self.data, setting), jnp.zeros((), jnp.int32), no_support(setting))
+
+    def prior(self, state, setting):
+        return selected_prior(state.support, setting)
+
+    def update(self, state, data: TaskData, setting):
+        past = remember(state.past, state.num_done, data, self.data, setting)
+        return self.learn(past, state.num_done + 1, setting)
+
+    def learn(self, past: PastTasks, num_done: Int[Array, ""], setting: Setting):
+        """All that the past tasks teach; their order does not matter."""
+        support, solution = choose_support(
+            past,
+            self.noise_std.astype(setting.dtype),
+            setting,
+            num_lams=self.num_lams,
+            tol=self.tol,
+            max_steps=self.max_steps,
+        )
+        return SelfTunedState(past, num_done, support), info_of(support, solution, setting)

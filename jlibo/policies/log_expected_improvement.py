@@ -1,0 +1,50 @@
+"""The logarithm of expected improvement, which orders points where the improvement itself rounds to zero.
+
+| here       | Ament, Daulton, Eriksson, Balandat & Bakshy 2023                             |
+|------------|------------------------------------------------------------------------------|
+| `log_gain` | log h(z), h(z) = pdf(z) + z cdf(z)                                           |
+
+Far below the best reward, expected improvement is smaller than any floating-point number: every point then
+scores zero, and a policy that plays the highest score stops looking. Its logarithm stays apart.
+"""
+
+import jax.numpy as jnp
+from jax.scipy.special import log_ndtr
+from jax.scipy.stats import norm
+from jaxtyping import Array, Float
+
+from jlibo.policies.base import AbstractPolicy, hyper_parameter
+
+
+class LogExpectedImprovement(AbstractPolicy):
+    """log E[max(f(x) - best - margin, 0)].
+
+    Before the first reward there is nothing to improve on: a prior with a mean plays the highest of it, one
+    without the point that it knows least about.
+    """
+
+    noise_std: Float[Array, ""] = hyper_parameter("noise_std", above=0)
+    margin: Float[Array, ""] = hyper_parameter("margin", at_least=0, default=0.0)
+
+    def scores(self, belief, *, key):
+        best = belief.posterior.best_reward
+        started = jnp.isfinite(best)
+        improvement = belief.mean - jnp.where(started, best, 0) - self.margin
+        std = jnp.maximum(belief.std, jnp.finfo(belief.mean.dtype).tiny ** 0.25)
+        score = jnp.log(std) + log_gain(improvement / std)
+        has_mean = jnp.any(belief.posterior.mean != 0)
+        return jnp.where(started, score, jnp.where(has_mean, belief.mean, belief.std))
+
+
+def log_gain(ratio: Float[Array, "*any"]) -> Float[Array, "*any"]:
+    """log(pdf(z) + z cdf(z)), for every z."""
+    # Far down h(z) = pdf(z) (1 + z cdf(z) / pdf(z)) cancels, but there its expansion in 1/z^2 is exact.
+    tail_start = -6.0 if ratio.dtype.itemsize <= 4 else -20.0
+    near = jnp.maximum(ratio, tail_start)
+    middle = jnp.log(norm.pdf(near) * (1 + near * jnp.exp(log_ndtr(near) - norm.logpdf(near))))
+    middle = jnp.where(near > 0, jnp.log(norm.pdf(near) + near * jnp.exp(log_ndtr(near))), middle)
+    far = jnp.minimum(ratio, tail_start)
+    inverse = 1 / far**2
+    series = 1 - inverse * (3 - inverse * (15 - inverse * (105 - 945 * inverse)))
+    tail = norm.logpdf(far) + jnp.log(inverse * series)
+    return jnp.where(ratio > tail_start, middle, tail)

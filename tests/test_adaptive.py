@@ -1,0 +1,379 @@
+"""Learning a mean and a covariance from past tasks, selecting kernels by likelihood, and doubting both.
+
+The hierarchy is put beside a dense NumPy EM written apart, and its objective must rise at every step.
+"""
+
+from functools import partial
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.stats import multivariate_normal
+
+import jlibo
+from jlibo import AdaptiveMetaKGL, FirstTasksExploration, FixedPrior, Prior, SelfTunedMetaKGL
+from jlibo.meta import Setting, TaskData
+from jlibo.meta.base import selected_prior
+from jlibo.meta.hierarchy import NOISE_ROWS, PastTasks, fit_hierarchy
+from jlibo.meta.selection import choose_support, no_past, remember
+from jlibo.standardise import Standardise, component_weights, observe, start
+
+close = np.testing.assert_allclose
+NUM_FEATURES, NUM_TASKS, NUM_ROWS = 4, 6, 3
+NOISE, COVARIANCE_TASKS, MEAN_TASKS = 0.3, 2.0, 0.5
+WIDE = np.array([0.5, 1.0, 0.7, 0.2])
+
+
+# --- the hierarchy ---
+
+
+def draw_past(num_tasks=NUM_TASKS, num_rows=NUM_ROWS, seed=0):
+    """Tasks of a known hierarchy: the rows and rewards, and the true mean."""
+    rng = np.random.default_rng(seed)
+    mean = np.array([1.0, -2.0, 0.5, 0.0])
+    features = rng.normal(size=(num_tasks, num_rows, NUM_FEATURES))
+    weights = mean + 0.3 * rng.normal(size=(num_tasks, NUM_FEATURES))
+    targets = np.einsum("trf,tf->tr", features, weights) + NOISE * rng.normal(size=(num_tasks, num_rows))
+    return features, targets, mean
+
+
+def as_past(features, targets, num_padded=0):
+    """As the learner holds it, with `num_padded` tasks that are not there and hold rubbish."""
+    num_tasks, num_rows = targets.shape
+    rubbish = np.full((num_padded, num_rows, NUM_FEATURES), 7.0)
+    return PastTasks(
+        features=jnp.asarray(np.concatenate([features, rubbish])),
+        targets=jnp.asarray(np.concatenate([targets, rubbish[..., 0]])),
+        lost_squares=jnp.zeros(num_tasks + num_padded),
+        num_observations=jnp.full(num_tasks + num_padded, float(num_rows)),
+        is_done=jnp.asarray(np.r_[np.ones(num_tasks), np.zeros(num_padded)]),
+    )
+
+
+@partial(jax.jit, static_argnames="num_steps")
+def fit(past, num_steps):
+    wide = Prior(jnp.zeros(NUM_FEATURES), jnp.asarray(WIDE))
+    begin = Prior(wide.mean, jnp.diag(wide.covariance), jnp.asarray(NOISE))
+    number = partial(jnp.asarray, dtype=begin.mean.dtype)
+    return fit_hierarchy(
+        past,
+        begin,
+        wide,
+        num_steps=num_steps,
+        covariance_tasks=number(COVARIANCE_TASKS),
+        mean_tasks=number(MEAN_TASKS),
+        noise_std=number(NOISE),
+    )
+
+
+def em_step(features, targets, mean, covariance, noise):
+    """One step of the same EM, task by task with dense inverses."""
+    means, doubts, squares = [], [], 0.0
+    for rows, values in zip(features, targets, strict=True):
+        total = rows @ covariance @ rows.T + noise**2 * np.eye(len(rows))
+        gain = covariance @ rows.T @ np.linalg.inv(total)
+        means.append(mean + gain @ (values - rows @ mean))
+        doubts.append(covariance - gain @ rows @ covariance)
+        squares += ((values - rows @ means[-1]) ** 2).sum() + np.trace(rows @ doubts[-1] @ rows.T)
+    num_tasks = len(targets)
+    new_mean = np.sum(means, 0) / (num_tasks + MEAN_TASKS)
+    spread = sum(np.outer(w - new_mean, w - new_mean) for w in means) + sum(doubts)
+    matrix = COVARIANCE_TASKS * np.diag(WIDE) + spread + MEAN_TASKS * np.outer(new_mean, new_mean)
+    new_noise = np.sqrt((squares + NOISE_ROWS * NOISE**2) / (targets.size + NOISE_ROWS))
+    return new_mean, matrix / (COVARIANCE_TASKS + num_tasks), new_noise
+
+
+def objective(features, targets, mean, covariance, noise):
+    """What EM climbs: the log likelihood of all rewards, and the log priors of mean, covariance, noise."""
+    answer = 0.0
+    for rows, values in zip(features, targets, strict=True):
+        total = rows @ covariance @ rows.T + noise**2 * np.eye(len(rows))
+        answer += multivariate_normal(rows @ mean, total).logpdf(values)
+    inverse = np.linalg.inv(covariance)
+    answer -= 0.5 * MEAN_TASKS * mean @ inverse @ mean
+    determinant = np.linalg.slogdet(covariance)[1]
+    answer -= 0.5 * COVARIANCE_TASKS * (determinant + np.trace(np.diag(WIDE) @ inverse))
+    return answer - 0.5 * NOISE_ROWS * (2 * np.log(noise) + NOISE**2 / noise**2)
+
+
+@pytest.mark.parametrize("num_padded", [0, 2])
+def test_the_hierarchy_is_em_and_climbs(num_padded):
+    features, targets, _ = draw_past()
+    mean, covariance, noise = np.zeros(NUM_FEATURES), np.diag(WIDE), NOISE
+    heights = [objective(features, targets, mean, covariance, noise)]
+    for _ in range(5):
+        mean, covariance, noise = em_step(features, targets, mean, covariance, noise)
+        heights.append(objective(features, targets, mean, covariance, noise))
+    assert (np.diff(heights) > 0).all()
+    fitted = fit(as_past(features, targets, num_padded), 5)
+    close(fitted.mean, mean, atol=1e-10)
+    close(fitted.noise_std, noise, atol=1e-10)
+    # What is not known of the mean is in the covariance of a new task.
+    close(fitted.covariance, covariance * (1 + 1 / (NUM_TASKS + MEAN_TASKS)), atol=1e-10)
+
+
+def test_no_task_teaches_nothing():
+    features, targets, _ = draw_past()
+    past = as_past(features, targets)
+    nothing = eqx.tree_at(lambda p: p.is_done, past, jnp.zeros(NUM_TASKS))
+    fitted = fit(nothing, 5)
+    close(fitted.mean, np.zeros(NUM_FEATURES), atol=1e-12)
+    assert np.isfinite(fitted.covariance).all() and float(fitted.noise_std) == pytest.approx(NOISE)
+    # The prior's covariance counts as `covariance_tasks` tasks; with no mean known, it is that much wider.
+    close(fitted.covariance, np.diag(WIDE) * (1 + 1 / MEAN_TASKS), atol=1e-12)
+
+
+def test_many_tasks_teach_where_the_functions_lie():
+    features, targets, truth = draw_past(num_tasks=120, num_rows=6, seed=1)
+    fitted = fit(as_past(features, targets), 30)
+    close(fitted.mean, truth, atol=0.15)
+    close(np.sqrt(np.diagonal(fitted.covariance)), 0.3, atol=0.12)
+    close(fitted.noise_std, NOISE, atol=0.05)
+
+
+def test_compressed_rows_teach_the_same():
+    """More rows than features are kept as fewer, with what they lose written down."""
+    features, targets, _ = draw_past(num_rows=9)
+    setting = Setting(tuple(range(NUM_FEATURES)), NUM_TASKS, 9, 0, jnp.float64)
+    past = no_past("all", setting)
+    for place in range(NUM_TASKS):
+        task = TaskData(jnp.asarray(features[place]), jnp.asarray(targets[place]), jnp.zeros(9, bool))
+        past = remember(past, jnp.asarray(place), task, "all", setting)
+    assert past.features.shape == (NUM_TASKS, NUM_FEATURES, NUM_FEATURES)
+    whole, short = fit(as_past(features, targets), 4), fit(past, 4)
+    jax.tree.map(partial(close, atol=1e-9), whole, short)
+
+
+# --- selection ---
+
+GROUPS = (0, 1, 1, 2, 3, 3, 4)
+SELECTION = Setting(GROUPS, 8, 12, 12, jnp.float64, (0,))
+TRUTH = np.array([False, True, False, True, False])
+
+
+def draw_tasks(num_tasks=8, seed=0, noise=0.1):
+    """Standardised tasks: a constant (group 0, free) and functions in groups 1 and 3."""
+    rng = np.random.default_rng(seed)
+    tasks = []
+    for _ in range(num_tasks):
+        features = rng.normal(size=(12, len(GROUPS)))
+        features[:, 0] = 1
+        coef = rng.normal(size=len(GROUPS)) * (TRUTH | (np.arange(5) == 0))[list(GROUPS)]
+        rewards = features @ coef + noise * rng.normal(size=12)
+        tasks.append(TaskData(jnp.asarray(features), jnp.asarray(rewards), jnp.ones(12, bool)))
+    return tasks
+
+
+@eqx.filter_jit
+def update(learner, state, data, setting):
+    return learner.update(state, data, setting)
+
+
+def learn(learner, tasks, setting=SELECTION):
+    state, info = learner.init(setting), None
+    for data in tasks:
+        state, info = update(learner, state, data, setting)
+    return state, info
+
+
+def log_likelihood(tasks, support, noise_std):
+    prior = selected_prior(jnp.asarray(support), SELECTION)
+    total = 0.0
+    for task in tasks:
+        rows = np.asarray(task.features)
+        covariance = rows @ np.diag(prior.covariance) @ rows.T + noise_std**2 * np.eye(len(rows))
+        total += multivariate_normal(np.zeros(len(rows)), covariance).logpdf(task.rewards)
+    return total
+
+
+def test_selection_finds_the_kernels_without_being_told_lam_or_omega():
+    tasks = draw_tasks()
+    state, info = learn(SelfTunedMetaKGL(), tasks)
+    np.testing.assert_array_equal(state.support, TRUTH)
+    np.testing.assert_array_equal(info.support, TRUTH | (np.arange(5) == 0))  # and the free one
+    assert not info.fell_back
+    # It is the likeliest of what one might name by hand, in a dense computation.
+    others = [np.ones(5, bool), TRUTH & (np.arange(5) == 1), TRUTH | (np.arange(5) == 4)]
+    best = log_likelihood(tasks, TRUTH, 0.1)
+    assert all(log_likelihood(tasks, other, 0.1) < best for other in others)
+
+
+def test_selection_keeps_all_kernels_where_all_matter():
+    rng = np.random.default_rng(3)
+    past = no_past("all", SELECTION)
+    for place, task in enumerate(draw_tasks()):
+        rewards = task.features @ rng.normal(size=len(GROUPS))
+        data = TaskData(task.features, jnp.asarray(rewards), task.explored)
+        past = remember(past, jnp.asarray(place), data, "all", SELECTION)
+    choose = eqx.filter_jit(partial(choose_support, num_lams=8, tol=1e-3, max_steps=300))
+    support, _ = choose(past, jnp.asarray(0.1), SELECTION)
+    np.testing.assert_array_equal(support, np.arange(5) > 0)
+
+
+@pytest.mark.parametrize("learner", [SelfTunedMetaKGL(), AdaptiveMetaKGL(num_steps=3)])
+def test_a_constant_task_and_no_task_leave_numbers_finite(learner):
+    flat = [eqx.tree_at(lambda t: t.rewards, task, jnp.zeros(12)) for task in draw_tasks()[:2]]
+    state, _ = learn(learner, flat)
+    for at in (learner.init(SELECTION), state):
+        prior = learner.prior(at, SELECTION)
+        assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(prior))
+
+
+# --- the adaptive learner ---
+
+
+def test_what_was_not_selected_keeps_a_share_of_the_variance():
+    tasks = draw_tasks()
+    outside = ~(TRUTH | (np.arange(5) == 0))[list(GROUPS)]
+    for share in (0.0, 0.3):
+        state, _ = learn(AdaptiveMetaKGL(unselected_weight=share, num_steps=3), tasks)
+        variance = np.diagonal(state.learned.covariance)
+        assert (variance[~outside] > 0).all()
+        assert (variance[outside] > 0).all() == (share > 0)
+        close(np.asarray(state.learned.mean)[outside] * (share == 0), 0, atol=1e-12)
+
+
+def test_the_order_of_past_tasks_does_not_matter():
+    tasks = draw_tasks()
+    learner = AdaptiveMetaKGL(num_steps=3)
+    forward, backward = learn(learner, tasks)[0], learn(learner, tasks[::-1])[0]
+    jax.tree.map(partial(close, atol=1e-7), forward.learned, backward.learned)
+
+
+def alien_weights(num_rewards, alien, seed=5):
+    """Who has the say after some rewards of a task like the past ones, or unlike them."""
+    rng = np.random.default_rng(seed)
+    truth = np.array([0.0, 2, -1, 0, 1, 1, 0])
+    setting = Setting(GROUPS, 12, 12, 12, jnp.float64, (0,))
+    tasks = []
+    for task in draw_tasks(12):
+        weights = truth + 0.1 * rng.normal(size=truth.size)
+        tasks.append(eqx.tree_at(lambda t: t.rewards, task, task.features @ weights))
+    learner = AdaptiveMetaKGL(select=False, num_steps=3)
+    state, _ = learn(learner, tasks, setting)
+    prior = learner.prior(state, setting)
+    features = jnp.asarray(rng.normal(size=(4, len(GROUPS))))
+    rewards = features @ jnp.asarray(-truth if alien else truth)
+    columns = start(prior, features, jnp.asarray(0.1), 3)
+    for place in range(num_rewards):
+        columns = observe(columns, place, rewards[place])
+    one = jnp.ones(())
+    return np.asarray(component_weights(columns, jlibo.standardise.Units(0 * one, one)))
+
+
+def test_an_unlike_task_is_noticed_and_the_wide_prior_gets_the_say():
+    close(alien_weights(0, alien=True), [0.9, 0.1])
+    assert alien_weights(4, alien=True)[-1] > 0.99
+    assert alien_weights(4, alien=False)[0] > 0.9
+
+
+def hills(height=1.0):
+    """Hills on a line whose tops lie close together, each task in units of its own."""
+    grid = jnp.linspace(0, 1, 41)[:, None]
+
+    def draw(index, key):
+        place_key, scale_key = jax.random.split(key)
+        return 0.7 + 0.02 * jax.random.normal(place_key), jnp.exp(2 * jax.random.normal(scale_key))
+
+    def reward(point, hill):
+        top, scale = hill
+        return scale * (5 - height * ((point[0] - top) / 0.25) ** 2)
+
+    return jlibo.FunctionEnv(grid, reward, draw, noise_std=0.0)
+
+
+@pytest.fixture(scope="module")
+def climbed():
+    """Two agents on hills: one that remembers and one that does not."""
+    features = jlibo.Unpenalised(jlibo.Cosine(6, constant=True), ["constant"])
+    learners = {"none": FixedPrior(), "adaptive": AdaptiveMetaKGL(num_steps=5, num_lams=4)}
+    policy = jlibo.LogExpectedImprovement(0.1)
+
+    def run(key):
+        return jlibo.run_agents(
+            hills(),
+            features,
+            policy,
+            learners,
+            num_tasks=6,
+            horizon=8,
+            scaling=Standardise(),
+            repeats=False,
+            key=key,
+        )
+
+    return jax.jit(jax.vmap(run))(jax.random.split(jax.random.key(0), 4))
+
+
+def test_past_tasks_teach_where_to_begin(climbed):
+    regret = {name: np.asarray(jlibo.metrics.simple_regret(result)) for name, result in climbed.items()}
+    # Both agents face the same tasks, each of which has units of its own: its worst step is one.
+    worst = np.max([result.regret for result in climbed.values()], axis=(0, 3))[..., None]
+    adaptive, without = regret["adaptive"] / worst, regret["none"] / worst
+    assert adaptive[:, 3:, 0].mean() < 0.1 * without[:, 3:, 0].mean()
+    assert adaptive[:, 3:, 2].mean() < 0.5 * without[:, 3:, 2].mean()
+
+
+def test_exploration_is_asked_for_in_the_first_task_alone(climbed):
+    np.testing.assert_array_equal(climbed["adaptive"].num_explore[0], [3, 0, 0, 0, 0, 0])
+    np.testing.assert_array_equal(FirstTasksExploration(5, 2).counts(4, 3), [3, 3, 0, 0])
+    np.testing.assert_array_equal(FirstTasksExploration(2, 1).counts(1, 9), [2])
+
+
+# --- runs without repeats ---
+
+
+def test_without_repeats_no_candidate_is_played_twice(climbed):
+    for result in climbed.values():
+        for actions in np.asarray(result.actions).reshape(-1, 8):
+            assert len(set(actions.tolist())) == 8
+
+
+def test_where_few_candidates_can_be_played_they_are_all_played_and_then_again():
+    values = np.full((2, 9), np.nan)
+    values[:, [1, 4, 6]] = [[1.0, 2.0, 3.0], [3.0, 1.0, 2.0]]
+    env = jlibo.TableEnv(values, np.linspace(0, 1, 9)[:, None])
+    learner = FixedPrior(exploration=FirstTasksExploration(2, 1))
+    result = jlibo.run_lifelong(
+        env,
+        jlibo.Cosine(3),
+        jlibo.Greedy(0.1),
+        learner,
+        num_tasks=2,
+        horizon=7,
+        repeats=False,
+        key=jax.random.key(0),
+    )
+    for actions in np.asarray(result.actions):
+        assert set(actions[:3].tolist()) == {1, 4, 6}
+        assert set(actions[3:].tolist()) <= {1, 4, 6}
+
+
+def test_a_horizon_beyond_the_candidates_is_an_error_without_repeats():
+    with pytest.raises(ValueError, match="`horizon` should be at most the 41 candidates without repeats"):
+        jlibo.run_lifelong(
+            hills(),
+            jlibo.Cosine(3),
+            jlibo.Greedy(0.1),
+            FixedPrior(),
+            num_tasks=1,
+            horizon=42,
+            repeats=False,
+            key=jax.random.key(0),
+        )
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: AdaptiveMetaKGL(noise_std=0.0), "`noise_std` should be a number > 0"),
+        (lambda: AdaptiveMetaKGL(wide_weight=1.5), "`wide_weight` should be a number"),
+        (lambda: AdaptiveMetaKGL(mean_tasks=-1.0), "`mean_tasks` should be a number > 0"),
+        (lambda: AdaptiveMetaKGL(unselected_weight=2.0), "`unselected_weight` should be a number"),
+    ],
+)
+def test_settings_that_cannot_be(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
