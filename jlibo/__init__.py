@@ -11,6 +11,7 @@ from jlibo.exploration import AbstractExploration as AbstractExploration
 from jlibo.exploration import ConstantExploration as ConstantExploration
 from jlibo.exploration import CustomExploration as CustomExploration
 from jlibo.exploration import DecreasingExploration as DecreasingExploration
+from jlibo.exploration import FirstTasksExploration as FirstTasksExploration
 from jlibo.exploration import NoExploration as NoExploration
 from jlibo.features import AbstractFeatures as AbstractFeatures
 from jlibo.features import Concatenate as Concatenate
@@ -20,6 +21,7 @@ from jlibo.features import FunctionFeatures as FunctionFeatures
 from jlibo.features import Legendre as Legendre
 from jlibo.features import Polynomial as Polynomial
 from jlibo.features import Scaled as Scaled
+from jlibo.features import Unpenalised as Unpenalised
 from jlibo.features import box_grid as box_grid
 from jlibo.features import check_bounded as check_bounded
 from jlibo.features import max_kernel_diagonal as max_kernel_diagonal
@@ -38,11 +40,13 @@ from jlibo.lifelong import run_agents as run_agents
 from jlibo.lifelong import run_lifelong as run_lifelong
 from jlibo.lifelong import run_task as run_task
 from jlibo.meta import AbstractMetaLearner as AbstractMetaLearner
+from jlibo.meta import AdaptiveMetaKGL as AdaptiveMetaKGL
 from jlibo.meta import FederatedMetaKGL as FederatedMetaKGL
 from jlibo.meta import FixedPrior as FixedPrior
 from jlibo.meta import MetaInfo as MetaInfo
 from jlibo.meta import MetaKeL as MetaKeL
 from jlibo.meta import MetaKGL as MetaKGL
+from jlibo.meta import SelfTunedMetaKGL as SelfTunedMetaKGL
 from jlibo.meta import Setting as Setting
 from jlibo.meta import TaskData as TaskData
 from jlibo.policies import GPTS as GPTS
@@ -52,6 +56,7 @@ from jlibo.policies import AbstractPolicy as AbstractPolicy
 from jlibo.policies import BoxMaximum as BoxMaximum
 from jlibo.policies import ExpectedImprovement as ExpectedImprovement
 from jlibo.policies import Greedy as Greedy
+from jlibo.policies import LogExpectedImprovement as LogExpectedImprovement
 from jlibo.policies import TheoreticalNu as TheoreticalNu
 from jlibo.policies import Uniform as Uniform
 from jlibo.policies import choose as choose
@@ -59,13 +64,26 @@ from jlibo.policies import maximise as maximise
 from jlibo.posterior import Belief as Belief
 from jlibo.posterior import Posterior as Posterior
 from jlibo.prior import Prior as Prior
+from jlibo.prior import PriorMixture as PriorMixture
 from jlibo.prior import full_prior as full_prior
+from jlibo.prior import mixture as mixture
 from jlibo.prior import support_prior as support_prior
+from jlibo.standardise import AbstractScaling as AbstractScaling
+from jlibo.standardise import RawRewards as RawRewards
+from jlibo.standardise import Standardise as Standardise
+from jlibo.sweeps import Labelled as Labelled
+from jlibo.sweeps import sweep as sweep
 from jlibo.tables import Table as Table
 from jlibo.tables import load_table as load_table
 from jlibo.tables import read_csv as read_csv
 from jlibo.tables import read_hpob as read_hpob
 from jlibo.tables import read_random_bot as read_random_bot
+from jlibo.tune import Categorical as Categorical
+from jlibo.tune import Float as Float
+from jlibo.tune import Int as Int
+from jlibo.tune import SearchSpace as SearchSpace
+from jlibo.tune import Trial as Trial
+from jlibo.tune import Tuner as Tuner
 
 __version__ = "0.1.0"
 

@@ -50,6 +50,30 @@ def test_reproduce_writes_a_folder_and_prints_a_table(tmp_path):
     assert second["agents"]["oracle"]["lifelong_regret"] == first["agents"]["oracle"]["lifelong_regret"]
 
 
+def test_who_does_not_know_the_truth_is_told_the_best_so_far(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")
+    settings = [word for text in ("num_features=9", "num_tasks=2", "horizon=11") for word in ("--set", text)]
+    command = [
+        "reproduce",
+        "lifelong-glmnet",
+        "--seeds",
+        "2",
+        *settings,
+        "--no-cache",
+        "--out",
+        str(tmp_path),
+    ]
+    assert cli.main(command) == 0
+    shown = capsys.readouterr().out
+    for word in ("random", "best after 10", "best in the end", "simple regret", "lifelong regret"):
+        assert word in shown
+    assert "recovery" not in shown and "oracle" not in shown
+    summary = json.loads((tmp_path / "lifelong-glmnet" / "summary.json").read_text())
+    best = summary["agents"]["libo"]["simple_regret"]["last_half"]
+    for step in ("10", "11"):
+        assert f"{best[step]['mean']:.5f} ± {best[step]['se']:.5f}" in shown
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -60,6 +84,11 @@ def test_reproduce_writes_a_folder_and_prints_a_table(tmp_path):
         (["reproduce", "lifelong-cosine", "--seeds", "0"], "--seeds should be at least 1"),
         (["reproduce", "lifelong-cosine", "--seeds", "many"], "--seeds should be a whole number"),
         (["reproduce", "lifelong-cosine", "--first-seed", "-1"], "--first-seed should be at least 0"),
+        (["reproduce", "lifelong-glmnet", "--set", "num_tasks=50"], "'num_tasks' should be at most 49"),
+        (
+            ["reproduce", "lifelong-glmnet", "--set", "features=cosine"],
+            "'features' of glmnet should be one of",
+        ),
     ],
 )
 def test_mistakes_get_one_line_and_exit_code_2(arguments, message, capsys, tmp_path, monkeypatch):

@@ -7,6 +7,8 @@ import jax
 import numpy as np
 import pytest
 
+from benchmarks import choose_glmnet
+from jlibo import plot
 from jlibo.experiments import (
     REGISTRY,
     SettingError,
@@ -16,8 +18,13 @@ from jlibo.experiments import (
     run_experiment,
     runner,
     summarise,
+    worlds,
 )
+from jlibo.lifelong import draw_task
+from jlibo.tables import load_table
 
+GLMNET = ["lifelong-glmnet", "lifelong-glmnet-practitioner"]
+SMALL_GLMNET = {"num_features": "16", "num_tasks": "3", "horizon": "12"}
 SMALL = {"num_features": "8", "support_size": "2", "num_tasks": "4", "horizon": "16", "offline_rows": "6"}
 PAPER = [
     "offline-cosine",
@@ -43,6 +50,21 @@ def lifelong():
 @pytest.fixture(scope="module")
 def offline():
     return run_experiment(override(find("offline-cosine2d"), SMALL), num_seeds=3)
+
+
+@pytest.fixture(scope="module")
+def printed():
+    return run_experiment(override(find(GLMNET[0]), SMALL_GLMNET), num_seeds=2, first_seed=5)
+
+
+@pytest.fixture(scope="module")
+def practitioner():
+    return run_experiment(override(find(GLMNET[1]), SMALL_GLMNET), num_seeds=2, first_seed=5)
+
+
+@pytest.fixture(params=["printed", "practitioner"])
+def tuning(request):
+    return request.getfixturevalue(request.param)
 
 
 def test_all_experiments_of_the_paper_are_registered_with_its_numbers():
@@ -122,7 +144,7 @@ def test_progress_runs_from_nothing_to_everything(lifelong):
     assert [share for share, _ in PROGRESS] == sorted(share for share, _ in PROGRESS)
 
 
-@pytest.mark.parametrize("result_name", ["lifelong", "offline"])
+@pytest.mark.parametrize("result_name", ["lifelong", "offline", "printed"])
 def test_a_folder_holds_summary_curves_and_figures(result_name, request, tmp_path):
     result = request.getfixturevalue(result_name)
     for _ in range(2):  # the second time it replaces the first
@@ -143,6 +165,7 @@ def test_a_folder_holds_summary_curves_and_figures(result_name, request, tmp_pat
         for name, run in result.results.items():
             np.testing.assert_array_equal(curves[f"{name}/regret"], run.regret)
             np.testing.assert_array_equal(curves[f"{name}/support"], run.support)
+        assert ("true_support" in curves) == (result_name != "printed")
 
 
 def test_what_fails_half_way_leaves_nothing_behind(lifelong, tmp_path, monkeypatch):
@@ -172,11 +195,22 @@ def test_what_fails_half_way_leaves_nothing_behind(lifelong, tmp_path, monkeypat
         ({"features": "sine"}, "'features' should be one of"),
         ({"support_size": "99"}, "'support_size' should be at most"),
         ({"beta_min": "9"}, "'beta_min' should be below"),
+        ({"environment": "svm"}, "'environment' should be one of synthetic, glmnet"),
+        ({"environment": "glmnet"}, "'features' of glmnet should be one of cosine2d"),
+        ({"half": "third"}, "'half' should be one of all, first, second"),
+        ({"metric": "brier"}, "'metric' should be one of auc, accuracy, logloss"),
+        ({"rewards": "cooked"}, "'rewards' should be one of raw, standardised"),
     ],
 )
 def test_settings_that_cannot_be(changes, message):
     with pytest.raises(SettingError, match=message):
         override(find("lifelong-cosine"), changes)
+
+
+@pytest.mark.parametrize("changes", [{"environment": "glmnet"}, {"rewards": "standardised"}])
+def test_offline_experiments_are_synthetic_and_raw(changes):
+    with pytest.raises(SettingError, match="'environment' and 'rewards' should be synthetic and raw"):
+        override(find("offline-cosine2d"), changes)
 
 
 def test_an_unknown_experiment_offers_the_nearest():
@@ -190,3 +224,146 @@ def test_numbers_are_data_and_do_not_recompile(lifelong):
     assert set(experiment.numbers()) == set(other.numbers())
     shapes = [jax.tree.map(np.shape, e.numbers()) for e in (experiment, other)]
     assert shapes[0] == shapes[1]
+
+
+# --- tuning real models: the paper's second environment ---
+
+
+def test_glmnet_is_registered_with_the_printed_numbers():
+    experiment = find("lifelong-glmnet")
+    assert (experiment.horizon, experiment.num_features, experiment.num_tasks) == (144, 100, 49)
+    assert (experiment.lam, experiment.lam_federated) == (0.015, 2.6e-6)
+    assert (experiment.omega, experiment.omega_federated, experiment.alpha) == (0.25, 1e-6, 0.25)
+    assert (experiment.nu, experiment.regulariser, experiment.noise_std) == (10, 0.1, 0)
+    assert (experiment.data, experiment.rewards, experiment.half) == ("exploration", "raw", "all")
+    assert experiment.environment == "glmnet" and experiment.explore_scale == 1
+    for name in GLMNET:
+        assert find(name).agents == ("random", "full", "libo", "flibo")
+
+
+def test_base_kernels_as_printed_and_as_one_would_have_them():
+    printed, ours = (worlds.make_features(find(name)) for name in GLMNET)
+    assert printed.num_groups == ours.num_groups == 100
+    assert (printed.free_groups, ours.free_groups) == ((), (ours.names.index("constant"),))
+    assert all("x1" in name and "x2" in name for name in printed.names)
+    effects = [name for name in ours.names if ("x1" in name) != ("x2" in name)]
+    assert len(effects) == 18
+
+
+def test_halves_share_no_data():
+    names = load_table("glmnet").tasks
+    first, second = (worlds.half_of(names, half) for half in ("first", "second"))
+    assert worlds.half_of(names, "all") == list(range(49)) == sorted(first + second)
+    assert not set(first) & set(second)
+    twins = {names.index("australian"), names.index("crx")}  # the same credit applications
+    assert twins <= set(first) or twins <= set(second)
+    assert abs(len(first) - len(second)) <= 3
+    # What is reported is played on all of its half, and was chosen on the other.
+    practitioner = find("lifelong-glmnet-practitioner")
+    assert (practitioner.half, practitioner.num_tasks) == ("second", len(second))
+
+
+@pytest.mark.parametrize("half, most", [("all", 49), ("first", 26), ("second", 23)])
+def test_no_more_tasks_than_the_table_has(half, most):
+    experiment = dataclasses.replace(find("lifelong-glmnet"), half=half, num_tasks=most + 1)
+    with pytest.raises(SettingError, match=f"'num_tasks' should be at most {most}, but got {most + 1}"):
+        run_experiment(experiment, num_seeds=1)
+    worlds.check_num_tasks(dataclasses.replace(experiment, num_tasks=most))
+
+
+@pytest.mark.parametrize("metric, sign", [("auc", 1), ("accuracy", 1), ("logloss", -1)])
+def test_rewards_are_a_metric_of_the_table_and_more_is_better(metric, sign):
+    experiment = dataclasses.replace(find("lifelong-glmnet"), metric=metric, half="first")
+    features = worlds.make_features(experiment)
+    env = worlds.make_env(experiment, features, experiment.numbers(), key=jax.random.key(0))
+    table = load_table("glmnet")
+    places = worlds.half_of(table.tasks, "first")
+    np.testing.assert_allclose(env.values, sign * table.metrics[metric][places])
+    assert sorted(env.order.tolist()) == list(range(26)) != env.order.tolist()
+    assert (np.asarray(env.candidates).min(0) == 0).all() and (np.asarray(env.candidates).max(0) == 1).all()
+
+
+def test_glmnet_runs_and_its_summary_is_a_tuners(tuning):
+    summary = summarise(tuning)
+    assert json.loads(json.dumps(summary)) == summary
+    assert tuning.true_support is None
+    assert list(summary["agents"]) == ["random", "full", "libo", "flibo"]
+    for name, agent in summary["agents"].items():
+        regret = tuning.results[name].regret.astype(np.float64)
+        assert regret.shape == (2, 3, 12) and (regret >= 0).all()
+        assert "recovery_rate" not in agent
+        np.testing.assert_allclose(agent["lifelong_regret"]["mean"], regret.sum((1, 2)).mean(), rtol=1e-6)
+        best = np.minimum.accumulate(regret, -1)
+        for part, tasks in (("all_tasks", slice(None)), ("last_half", slice(1, None))):
+            assert list(agent["simple_regret"][part]) == ["1", "3", "5", "10", "12"]
+            for step, cell in agent["simple_regret"][part].items():
+                seeds = best[:, tasks, int(step) - 1].mean(1)
+                np.testing.assert_allclose(cell["mean"], seeds.mean(), rtol=1e-6)
+                np.testing.assert_allclose(cell["se"], seeds.std(ddof=1) / np.sqrt(2), rtol=1e-5, atol=1e-12)
+
+
+@pytest.mark.parametrize("share, note", [(0, []), (0.5, ["nothing selected, all in use: 50% of selections"])])
+def test_the_figure_says_how_often_nothing_was_selected(printed, share, note):
+    libo = printed.results["libo"]
+    empty = np.arange(libo.fell_back.size).reshape(libo.fell_back.shape) < share * libo.fell_back.size
+    figure = plot.figure_tuning({"libo": dataclasses.replace(libo, fell_back=empty)})
+    panel = figure.axes[2]
+    assert panel.get_title(loc="left") == "Selected by LiBO"
+    assert [text.get_text() for text in panel.texts if "nothing" in text.get_text()] == note
+
+
+def test_settings_are_chosen_by_the_rule_that_is_stated():
+    """nu by the full kernel, then each learner's lam and omega at that nu; step 50 decides, not the end."""
+
+    def row(agent, nu, lam, after_50):
+        return dict(agent=agent, nu=nu, lam=lam, omega=lam, regret=0.0, simple=[1.0, after_50, 1 - after_50])
+
+    rows = [row("full", 1.0, 0.1, 0.3), row("full", 2.0, 0.1, 0.2), row("full", 4.0, 0.1, 0.4)]
+    for agent, better in (("libo", 0.1), ("flibo", 0.2)):
+        rows += [row(agent, 1.0, lam, 0.0) for lam in (0.1, 0.2)]
+        rows += [row(agent, 2.0, lam, 0.5 if lam == better else 0.6) for lam in (0.1, 0.2)]
+    chosen = choose_glmnet.choose(rows)
+    assert {agent: (best["nu"], best["lam"]) for agent, best in chosen.items()} == {
+        "full": (2.0, 0.1),
+        "libo": (2.0, 0.1),
+        "flibo": (2.0, 0.2),
+    }
+
+
+def test_the_practitioners_settings_are_of_the_grid_and_not_at_its_edge():
+    ours = find("lifelong-glmnet-practitioner")
+    assert ours.nu in choose_glmnet.NUS[1:-1]
+    inner = choose_glmnet.LAMS_AND_OMEGAS[1:-1]
+    assert {(ours.lam, ours.omega), (ours.lam_federated, ours.omega_federated)} <= set(inner)
+
+
+def test_every_seed_looks_up_the_table_in_an_order_of_its_own(tuning):
+    """And random search plays the uniform draws that explore for the others."""
+    experiment = tuning.experiment
+    features = worlds.make_features(experiment)
+    table = load_table("glmnet")
+    values = table.metric("auc")[worlds.half_of(table.tasks, experiment.half)]
+    orders = []
+    for number, seed in enumerate((5, 6)):
+        env_key, run_key = jax.random.split(jax.random.fold_in(jax.random.key(0), seed))
+        env = worlds.make_env(experiment, features, experiment.numbers(), key=env_key)
+        orders.append(np.asarray(env.order)[:3].tolist())
+        for task, row in enumerate(orders[-1]):
+            draws = draw_task(env, task, 12, key=run_key)
+            random = tuning.results["random"]
+            np.testing.assert_array_equal(random.actions[number, task], draws.exploration)
+            for name, run in tuning.results.items():
+                actions = run.actions[number, task]
+                np.testing.assert_allclose(run.rewards[number, task], values[row, actions], atol=1e-6)
+                expected = values[row].max() - values[row, actions]
+                np.testing.assert_allclose(run.regret[number, task], expected, atol=1e-6)
+                forced = run.num_explore[number, task]
+                assert forced == (12 if name == "random" else 0 if name == "full" else forced)
+                np.testing.assert_array_equal(actions[:forced], np.asarray(draws.exploration)[:forced])
+    assert orders[0] != orders[1]
+
+
+def test_free_groups_are_in_use_after_every_task(tuning):
+    free = worlds.make_features(tuning.experiment).free_groups
+    for name in ("libo", "flibo"):
+        assert np.asarray(tuning.results[name].support)[..., list(free)].all()

@@ -16,6 +16,8 @@ from jlibo import metrics, plot
 NUM_TASKS, HORIZON, NUM_SEEDS, NUM_GROUPS = 3, 12, 3, 8
 COLOURS = {"oracle": "#4f7992", "full": "#d33f49", "libo": "#419d78", "flibo": "#f9a620"}
 LABELS = {"oracle": "Oracle", "full": "Full kernel", "libo": "LiBO", "flibo": "F-LiBO"}
+TUNING = {"random": "oracle", "full": "full", "libo": "libo", "flibo": "flibo"}
+"""Who plays whom where nobody knows the truth: a figure cannot tell the oracle's numbers from random ones."""
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +78,7 @@ def every_plot(results, truth):
     return {
         "lifelong_regret": lambda ax=None: plot.plot_lifelong_regret(results, ax),
         "task_regret": lambda ax=None: plot.plot_task_regret(results, ax),
+        "simple_regret": lambda ax=None: plot.plot_simple_regret(results, ax),
         "task_curves": lambda ax=None: plot.plot_task_curves(results, "libo", ax),
         "support": lambda ax=None: plot.plot_support(results["libo"], ax, true_support=truth),
         "recovery": lambda ax=None: plot.plot_recovery(results, truth, ax),
@@ -179,6 +182,41 @@ def test_task_curves(results, ax):
         np.testing.assert_allclose(line.get_ydata(), curve)
     lightness = [sum(to_rgb(line.get_color())) for line in ax.get_lines()]
     assert lightness == sorted(lightness, reverse=True)
+
+
+@pytest.mark.parametrize("tasks", [slice(None), slice(1, None), slice(-1, None)])
+def test_simple_regret_is_that_of_the_best_so_far(results, ax, tasks):
+    plot.plot_simple_regret(results, ax, tasks=tasks)
+    best = {n: np.minimum.accumulate(np.asarray(r.regret), -1)[:, tasks] for n, r in results.items()}
+    check_lines(ax, {name: values.mean(1) for name, values in best.items()})
+    for line in ax.get_lines():
+        np.testing.assert_array_equal(line.get_xdata(), np.arange(1, HORIZON + 1))
+        assert (np.diff(line.get_ydata()) <= 0).all()
+    assert ax.get_xscale() == ax.get_yscale() == "log"
+
+
+def test_simple_regret_has_the_ticks_of_a_log_axis(results, ax):
+    plot.plot_simple_regret(results, ax)
+    ax.figure.canvas.draw()
+    low, high = ax.get_xlim()
+    shown = [(at, label.get_text()) for at, label in zip(ax.get_xticks(), ax.get_xticklabels(), strict=True)]
+    assert [label for at, label in shown if low <= at <= high] == ["1", "2", "5", "10"]
+
+
+def test_simple_regret_that_reaches_zero(results, ax):
+    """A logarithm has no zero: the line leaves at the bottom, and what is left decides the limits."""
+    libo = results["libo"]
+    regret = np.asarray(libo.regret).copy()
+    regret[..., 4:] = 0
+    plot.plot_simple_regret({"libo": type(libo)(**{**vars(libo), "regret": regret})}, ax)
+    ax.figure.canvas.draw()
+    mean = np.minimum.accumulate(regret, -1).mean((0, 1))
+    np.testing.assert_allclose(ax.get_ylim()[0], mean[3] / 1.5)
+    nothing = type(libo)(**{**vars(libo), "regret": np.zeros_like(regret)})
+    other = Figure().add_subplot()
+    plot.plot_simple_regret({"libo": nothing}, other)
+    other.figure.canvas.draw()
+    assert other.get_yscale() == "linear"
 
 
 def test_support_of_one_truth_keeps_the_order_of_kernels(results, truth, ax):
@@ -295,6 +333,43 @@ def test_lifelong_figure_without_a_learner_and_into_a_given_figure(results, trut
     assert plot.figure_lifelong(fixed, truth, figure=given) is given
     assert given.axes[2].get_title(loc="left") == "Exact recovery"
     assert plot.figure_lifelong(fixed).axes[2].get_title(loc="left") == "Kernels in use"
+
+
+def test_tuning_figure(results):
+    runs = {name: results[played] for name, played in TUNING.items()}
+    names = [f"k{j}" for j in range(NUM_GROUPS)]
+    figure = plot.figure_tuning(runs, "A title", names=names)
+    figure.canvas.draw()
+    assert len(figure.axes) == 4 and plt.get_fignums() == []
+    assert figure.get_suptitle() == "A title"
+    assert [ax.get_title(loc="left") for ax in figure.axes] == [
+        "Lifelong regret",
+        "Regret by task",
+        "Selected by LiBO",
+        "Best so far, last half of the tasks",
+    ]
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == [
+        "Random search",
+        "Full kernel",
+        "F-LiBO",
+        "LiBO",
+    ]
+    support = figure.axes[2]
+    assert [label.get_text() for label in support.get_yticklabels()] == names
+    np.testing.assert_allclose(
+        support.get_images()[0].get_array(), np.asarray(runs["libo"].support).mean(0).T
+    )
+    lines = lines_by_label(figure.axes[3])
+    assert same_color(lines["Random search"].get_color(), "#8a8a8a")
+    late = np.minimum.accumulate(np.asarray(runs["flibo"].regret), -1)[:, NUM_TASKS // 2 :]
+    np.testing.assert_allclose(lines["F-LiBO"].get_ydata(), late.mean((0, 1)))
+
+
+def test_tuning_figure_without_a_learner(results):
+    figure = plot.figure_tuning(dict.fromkeys(("random", "full"), results["full"]))
+    figure.canvas.draw()
+    assert figure.axes[2].get_title(loc="left") == "Kernels in use"
 
 
 def test_offline_figure(results):

@@ -59,7 +59,8 @@ def env_task(env, row):
 def test_glmnet():
     table = load_table("glmnet")
     assert table.num_tasks >= 38 and len(set(table.tasks)) == table.num_tasks
-    assert table.shared and table.params.shape == (21 * 37, 2) and len(table.param_names) == 2
+    assert table.shared and table.params.shape == (21 * 37, 2)
+    assert table.param_names == ("alpha", "ln lambda")  # as the readers call them
     alpha, log_lambda = (np.unique(column) for column in table.params.T)
     assert (len(alpha), alpha[0], alpha[-1]) == (21, 0, 1)
     assert (len(log_lambda), log_lambda[0], log_lambda[-1]) == (37, -9, 9)

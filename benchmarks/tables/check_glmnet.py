@@ -66,7 +66,10 @@ def table_scores(path: Path, name: str) -> dict[str, np.ndarray] | None:
         return None
     with np.load(path, allow_pickle=False) as table:
         tasks = table["tasks"].tolist()
-        if name not in tasks or not np.allclose(table["params"], fits.grid()):
+        params, expected = table["params"], fits.grid()
+        if params.shape != expected.shape or not np.allclose(params, expected):
+            raise ValueError(f"{path}: the configurations are not those of `fits.grid`, in its order")
+        if name not in tasks:
             return None
         return {metric: table[metric][tasks.index(name)] for metric in fits.METRICS}
 

@@ -46,7 +46,7 @@ MAX_ROWS = 5000
 DECIMALS = 5
 ALPHAS = np.round(np.linspace(0.0, 1.0, 21), 2)
 LOG_LAMBDAS = np.linspace(-9.0, 9.0, 37)
-PARAM_NAMES = ("alpha", "log_lambda")
+PARAM_NAMES = ("alpha", "ln lambda")
 METRICS = ("auc", "accuracy", "logloss")
 
 PathSolver = Callable[[np.ndarray, np.ndarray, float, np.ndarray], tuple[np.ndarray, np.ndarray]]

@@ -32,7 +32,6 @@ import platform
 import sys
 import threading
 import zipfile
-import zlib
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from importlib import metadata
 from pathlib import Path
@@ -59,7 +58,7 @@ def settings() -> dict:
         "max_rows": fits.MAX_ROWS,
         "decimals": fits.DECIMALS,
         "alpha": fits.ALPHAS.tolist(),
-        "log_lambda": fits.LOG_LAMBDAS.tolist(),
+        "ln lambda": fits.LOG_LAMBDAS.tolist(),
         "packages": {name: metadata.version(name) for name in VERSIONED},
         "python": platform.python_version(),
     }
@@ -87,14 +86,18 @@ def npz_bytes(arrays: dict[str, np.ndarray]) -> bytes:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """The file is there in full or not at all, whenever the process is killed."""
+    """The file is there in full or not at all, whenever the process is killed or the disk is full."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with open(temporary, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    try:
+        with open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def part_path(work: Path, name: str) -> Path:
@@ -105,15 +108,17 @@ def read_part(path: Path, expected: str) -> tuple[dict[str, np.ndarray], dict] |
     """Arrays and description of a finished data set; None when it is not there or has other settings."""
     if not path.exists():
         return None
+    content = path.read_bytes()  # a file that cannot be read is another matter than one that makes no sense
     try:
-        with np.load(path, allow_pickle=False) as part:
+        with np.load(io.BytesIO(content), allow_pickle=False) as part:
             info = json.loads(str(part["info"]))
             arrays = {name: part[name] for name in (*fits.METRICS, "filled")}
-    except (EOFError, KeyError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+        found, data = info["fingerprint"], info["data"]
+    except Exception as error:  # a damaged zip file raises nearly anything, OSError and RuntimeError included
         raise RuntimeError(
             f"{path} is no part file of this maker ({error}); delete it to make it again"
         ) from error
-    return (arrays, info["data"]) if info["fingerprint"] == expected else None
+    return (arrays, data) if found == expected else None
 
 
 def make_part(spec: datasets.DataSet, work: Path, setting: dict) -> str:
@@ -222,13 +227,17 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--output", type=Path, default=OUTPUT, help="the table (default jlibo/data/glmnet.npz)"
     )
-    parser.add_argument("--sets", nargs="+", metavar="NAME", help="these data sets only; needs --output")
-    parser.add_argument("--check", action="store_true", help="compare three sets with scikit-learn and stop")
+    parser.add_argument(
+        "--sets", nargs="+", metavar="NAME", help="these data sets only; a table of them needs --output"
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="compare three sets, or --sets, with scikit-learn and stop"
+    )
     options = parser.parse_args(arguments)
     if options.check:
         from benchmarks.tables import check_glmnet
 
-        return check_glmnet.main(options.output)
+        return check_glmnet.main(options.output, tuple(options.sets or check_glmnet.SETS))
     if options.workers < 1:
         parser.error("--workers must be 1 or more")
     if options.sets and options.output == OUTPUT:

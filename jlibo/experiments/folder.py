@@ -38,7 +38,9 @@ def write_result(result: ExperimentResult, folder: Path, *, extra_timing: dict[s
         summary = {"format_version": FORMAT_VERSION, **summarise(result)}
         summary["timing"] = {**extra_timing, **summary["timing"]}
         (building / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
-        arrays = {"format_version": np.asarray(FORMAT_VERSION), "true_support": result.true_support}
+        arrays = {"format_version": np.asarray(FORMAT_VERSION)}
+        if result.true_support is not None:
+            arrays["true_support"] = result.true_support
         for agent, run in result.results.items():
             for field in dataclasses.fields(run):
                 value = getattr(run, field.name)
@@ -62,8 +64,11 @@ def _draw(result: ExperimentResult, folder: Path) -> None:
             figure = plot.figure_offline(regret, sizes, title=result.experiment.name)
         else:
             runs = {name: run for name, run in result.results.items() if isinstance(run, LifelongResult)}
-            truth = jnp.asarray(result.true_support)
-            figure = plot.figure_lifelong(runs, true_support=truth, title=result.experiment.name)
+            if result.true_support is None:
+                figure = plot.figure_tuning(runs, title=result.experiment.name)
+            else:
+                truth = jnp.asarray(result.true_support)
+                figure = plot.figure_lifelong(runs, true_support=truth, title=result.experiment.name)
         for suffix in ("png", "pdf"):
             picture = io.BytesIO()
             figure.savefig(picture, format=suffix, dpi=150, bbox_inches="tight")

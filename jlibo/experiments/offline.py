@@ -43,7 +43,9 @@ def run_offline(
 ) -> dict[str, OfflineResult]:
     """Learn from `num_tasks` tasks of `num_rows` uniform draws, then play a new task of `horizon` steps."""
     candidate_features = features(env.candidates)
-    setting = Setting(features.groups, num_tasks, num_rows, num_rows, candidate_features.dtype)
+    setting = Setting(
+        features.groups, num_tasks, num_rows, num_rows, candidate_features.dtype, features.free_groups
+    )
 
     def learn(states, index):
         draws = draw_task(env, index, num_rows, key=key)

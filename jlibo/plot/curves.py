@@ -11,6 +11,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.collections import LineCollection
 from matplotlib.colors import Normalize
 from matplotlib.patches import Patch
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from jlibo import metrics
 from jlibo.checks import fail
@@ -50,7 +51,11 @@ def plot_lifelong_regret(results: Results, ax: Axes | None = None) -> Axes:
     ax.add_collection(lines, autolim=False)
     ax.set_xlim(0, most_steps)
     ax.set_ylim(bottom=0)
-    return finish(ax, agents, "step, over all tasks", "lifelong regret")
+    finish(ax, agents, "step, over all tasks", "lifelong regret")
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_major_formatter("{x:,g}")
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5, steps=[1, 2, 5, 10]))  # long numbers
+    return ax
 
 
 def plot_task_regret(results: Results, ax: Axes | None = None) -> Axes:
@@ -83,6 +88,27 @@ def plot_task_curves(results: Results, agent: str | None = None, ax: Axes | None
     ax.set_ylim(bottom=0)
     title = "" if isinstance(results, eqx.Module) else f", {display_name(agent)}"
     return finish(ax, {}, "step within the task", f"regret of the task so far{title}")
+
+
+def plot_simple_regret(results: Results, ax: Axes | None = None, *, tasks: slice = slice(None)) -> Axes:
+    """Regret of the best action so far against the step within a task, a mean over `tasks`; both axes log."""
+    agents, ax = read_agents(results), own_axes(ax)
+    lowest = np.inf
+    for name, result in agents.items():
+        regret = with_seeds("results", metrics.simple_regret(result), 2)[:, tasks].mean(1)
+        _line(ax, np.arange(1, regret.shape[-1] + 1), regret, name, agents)
+        mean = regret.mean(0)
+        lowest = min(lowest, mean[mean > 0].min(initial=np.inf))
+    finish(ax, agents, "step within a task", "regret of the best so far")
+    # After `finish`, whose ticks are those of a linear axis.
+    ax.set_xscale("log")
+    ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    ax.xaxis.set_major_formatter("{x:g}")
+    ax.xaxis.set_minor_formatter(NullFormatter())
+    if np.isfinite(lowest):
+        ax.set_yscale("log")
+        ax.set_ylim(bottom=lowest / 1.5)
+    return ax
 
 
 def plot_recovery(

@@ -1,6 +1,6 @@
 """Whole figures: an experiment on one page."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar, overload
 
 import equinox as eqx
@@ -9,12 +9,14 @@ from jaxtyping import Array, Bool, Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 
+from jlibo.lifelong import LifelongResult
 from jlibo.plot.curves import (
     draw_offline_lines,
     plot_exploration_cost,
     plot_lifelong_regret,
     plot_offline_regret,
     plot_recovery,
+    plot_simple_regret,
     plot_support_size,
     plot_task_regret,
 )
@@ -79,6 +81,30 @@ def figure_lifelong(
     return figure
 
 
+def figure_tuning(
+    results: Results, title: str | None = None, *, names: Sequence[str] | None = None
+) -> Figure:
+    """Four panels for tasks whose truth nobody knows: lifelong regret, regret by task, what the first agent
+    that learns selects, and the regret of the best so far within the last half of the tasks."""
+    agents = read_agents(results)
+    figure = NotebookFigure(figsize=(9.6, 6.8), layout="constrained")
+    axes = figure.subplots(2, 2)
+    plot_lifelong_regret(results, axes[0, 0]).set_title("Lifelong regret")
+    plot_task_regret(results, axes[0, 1]).set_title("Regret by task")
+    learner = _learner(agents)
+    if learner is None:
+        plot_support_size(results, axes[1, 0]).set_title("Kernels in use")
+    else:
+        plot_support(agents[learner], axes[1, 0], names=names)
+        _note_empty(axes[1, 0], agents[learner])
+        axes[1, 0].set_title(f"Selected by {display_name(learner)}")
+    num_tasks = next(iter(agents.values())).regret.shape[-2]
+    plot_simple_regret(results, axes[1, 1], tasks=slice(num_tasks // 2, None))
+    axes[1, 1].set_title("Best so far, last half of the tasks")
+    _share_legend(figure, axes, title)
+    return figure
+
+
 @overload
 def figure_offline(
     regret_by_agent: Mapping[str, Float[Array, "*seeds num_offline_tasks"]],
@@ -121,13 +147,29 @@ def figure_offline(
     return figure
 
 
+def _note_empty(ax: Axes, result: LifelongResult) -> None:
+    """A white heat map looks like an agent without kernels, and is one that uses them all."""
+    share = float(np.mean(np.asarray(result.fell_back)))
+    if share > 0:
+        ax.annotate(
+            f"nothing selected, all in use: {share:.0%} of selections",
+            (0.98, 0.03),
+            xycoords="axes fraction",
+            ha="right",
+            fontsize="small",
+            bbox=dict(facecolor="white", edgecolor="none", alpha=0.8, pad=2),
+        )
+
+
 def _learner(agents: Mapping[str, Any]) -> str | None:
     """The agent whose selections are worth a panel."""
     for wanted in ("libo", "meta-kgl", "flibo", "f-meta-kgl"):
         for name in agents:
             if plain_name(name) == wanted:
                 return name
-    return next((name for name in agents if plain_name(name) not in ("oracle", "full", "naive")), None)
+    return next(
+        (name for name in agents if plain_name(name) not in ("oracle", "full", "naive", "random")), None
+    )
 
 
 def _share_legend(figure: Figure | SubFigure, axes: np.ndarray, title: str | None, keep: Axes | None = None):

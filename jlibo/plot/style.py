@@ -12,7 +12,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 ORACLE, NAIVE, META, FEDERATED = "#4f7992", "#d33f49", "#419d78", "#f9a620"
+RANDOM = "#8a8a8a"
 AGENTS = {
+    "random": ("Random search", RANDOM),
     "full": ("Full kernel", NAIVE),
     "naive": ("Naive", NAIVE),
     "flibo": ("F-LiBO", FEDERATED),

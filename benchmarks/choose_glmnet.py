@@ -1,0 +1,74 @@
+"""Chooses the settings of `lifelong-glmnet-practitioner`, on the half of the data sets it is not reported on.
+
+    python benchmarks/choose_glmnet.py [--seeds 5]
+
+A grid of the optimism `nu` and of pairs (lam, omega), the same for both learners. For each it prints the
+lifelong regret and the simple regret (best so far, the last half of the tasks, in thousandths of AUC) after
+10 and 50 steps and in the end. The rule looks at the simple regret after 50 steps, a usual budget: the nu of
+all agents is the one at which the full kernel has the least, so that it is compared at its best; lam and
+omega of each learner are the pair with the least at that nu.
+"""
+
+import argparse
+import dataclasses
+import json
+import tempfile
+
+import jax
+
+from jlibo import experiments
+
+NUS = (1.0, 2.0, 4.0, 8.0)
+LAMS_AND_OMEGAS = ((0.05, 0.02), (0.02, 0.02), (0.005, 0.01), (0.002, 0.005))
+STEPS = ("10", "50", "144")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Choose the practitioner's settings on the first half.")
+    parser.add_argument("--seeds", type=int, default=5)
+    options = parser.parse_args()
+    base = dataclasses.replace(
+        experiments.find("lifelong-glmnet-practitioner"), name="choice", half="first", num_tasks=26
+    )
+    rows = []
+    with tempfile.TemporaryDirectory() as cache:
+        # The settings are data, so that all runs share one program.
+        jax.config.update("jax_compilation_cache_dir", cache)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+        heading = f"{'agent':7} {'regret':>7}  simple regret x 1000 at 10, 50, 144"
+        print(f"{'nu':>4} {'lam':>6} {'omega':>6}  {heading}")
+        for nu in NUS:
+            for lam, omega in LAMS_AND_OMEGAS:
+                setting = dataclasses.replace(
+                    base, nu=nu, lam=lam, omega=omega, lam_federated=lam, omega_federated=omega
+                )
+                result = experiments.run_experiment(setting, num_seeds=options.seeds)
+                agents = experiments.summarise(result)["agents"]
+                for agent in ("full", "libo", "flibo"):
+                    simple = [
+                        1e3 * agents[agent]["simple_regret"]["last_half"][step]["mean"] for step in STEPS
+                    ]
+                    regret = agents[agent]["lifelong_regret"]["mean"]
+                    rows.append(dict(agent=agent, nu=nu, lam=lam, omega=omega, regret=regret, simple=simple))
+                    shown = "  ".join(f"{value:6.2f}" for value in simple)
+                    print(f"{nu:4g} {lam:6g} {omega:6g}  {agent:7} {regret:7.1f}  {shown}", flush=True)
+    for best in choose(rows).values():
+        print(json.dumps({"chosen": best}))
+
+
+def choose(rows: list[dict]) -> dict[str, dict]:
+    """For each agent the row that the rule takes."""
+    full = _least([row for row in rows if row["agent"] == "full"])
+    learners = {
+        agent: _least([row for row in rows if row["agent"] == agent and row["nu"] == full["nu"]])
+        for agent in ("libo", "flibo")
+    }
+    return {"full": full, **learners}
+
+
+def _least(rows: list[dict]) -> dict:
+    return min(rows, key=lambda row: row["simple"][STEPS.index("50")])
+
+
+if __name__ == "__main__":
+    main()
