@@ -1,0 +1,275 @@
+"""The memory: every trial of every task, in one SQLite file that outlives the process.
+
+Each write is on the disk before its call returns, so a process that is killed at any moment loses nothing
+that was acknowledged. Several processes may use one file at once, and several threads one `Memory`; a forked
+process gets a connection of its own. No arrays here: plain values go in and come out.
+
+| state of a trial | how it comes about |
+|---|---|
+| pending | it was added; its owner is at work on it, or is gone and the trial can be claimed |
+| complete | it was told a finite score |
+| failed | it was told no score, NaN or an infinite one |
+"""
+
+import json
+import os
+import sqlite3
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any, final
+
+from jlibo.tune import memory_rows as rows
+from jlibo.tune.memory_file import MemoryFile, damaged
+from jlibo.tune.memory_file import MemoryFileError as MemoryFileError
+from jlibo.tune.memory_owner import new_owner as new_owner
+from jlibo.tune.memory_owner import owner_is_dead as owner_is_dead
+from jlibo.tune.memory_records import Source, finite_score, seconds_since, task_name, utc_now, whole
+from jlibo.tune.memory_records import TaskRecord as TaskRecord
+from jlibo.tune.memory_records import TrialRecord as TrialRecord
+from jlibo.tune.memory_records import TrialStateError as TrialStateError
+from jlibo.tune.space import SearchSpace
+
+
+class MemoryMismatch(MemoryFileError):
+    """A memory of another search space or another direction; the message lists the differences."""
+
+
+@final
+class Memory:
+    """Tasks and their trials in one file; made by `Memory.open` or `Memory.open_existing`.
+
+    `path` is where the file is (`None`: in RAM), `space` the search space of all its trials, and `maximise`
+    whether a higher score is a better one.
+    """
+
+    path: str | None
+    space: SearchSpace
+    maximise: bool
+
+    def __init__(self, file: MemoryFile):
+        self._file = file
+        self.path = file.path
+        try:
+            with file.reading() as database:
+                meta = rows.read_meta(database)
+            self.space = SearchSpace.from_spec(json.loads(meta["space"]))
+            self.maximise = {"0": False, "1": True}[meta["maximise"]]
+        except BaseException as error:
+            file.close()
+            if isinstance(error, KeyError | ValueError):
+                problem = f"its search space cannot be read, or not by this version of jlibo: {error}"
+                raise damaged(file.path, problem) from error
+            raise
+
+    @classmethod
+    def open(cls, path: str | os.PathLike | None, *, space: SearchSpace, maximise: bool = True) -> "Memory":
+        """Open the memory at `path`, or begin one if there is no file or an empty one; `None`: in RAM alone.
+
+        A memory of another space or direction is a `MemoryMismatch`, a file that is no memory or cannot be
+        written a `MemoryFileError`; either way the file is unchanged.
+        """
+        from jlibo import __version__  # not above: jlibo itself may be importing this module
+
+        meta = {
+            "space": json.dumps(space.spec(), allow_nan=False),
+            "maximise": str(int(maximise)),
+            "jlibo": __version__,
+            "deleted": "0",
+        }
+        memory = cls(MemoryFile(_full_path(path), new_meta=meta))
+        differences = memory.differences(space=space, maximise=maximise)
+        if differences:
+            memory.close()
+            raise MemoryMismatch(
+                f"'{memory.path}' remembers another problem; ask for that one, or give another path:\n"
+                + "\n".join(f"  {line}" for line in differences)
+            )
+        return memory
+
+    @classmethod
+    def open_existing(cls, path: str | os.PathLike, *, write: bool = True) -> "Memory":
+        """Open a memory with the space it holds; with `write=False`, one that can only be read will do."""
+        return cls(MemoryFile(_full_path(path), write=write))
+
+    def close(self) -> None:
+        """Close the file; the memory cannot be used afterwards. Closing twice is fine."""
+        self._file.close()
+
+    def __enter__(self) -> "Memory":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def differences(self, *, space: SearchSpace, maximise: bool) -> list[str]:
+        """How a problem differs from the one remembered, a sentence each; empty if it is the same."""
+        sentences = space.difference(self.space, here="asked for", there="in the memory")
+        if bool(maximise) != self.maximise:
+            asked, held = ("maximise", "minimise") if maximise else ("minimise", "maximise")
+            sentences.append(f"'{asked}' is asked for, '{held}' is in the memory")
+        return sentences
+
+    # --- tasks ----------------------------------------------------------------------------------------------
+
+    def task(
+        self, name: str, *, budget: int | None = None, source: Source = "tuner", seed: int = 0
+    ) -> TaskRecord:
+        """The task of this name, which is made if it is new.
+
+        A budget replaces the one it had; the source and the seed of a task that is there already stay.
+        """
+        budget = None if budget is None else whole("budget", budget, at_least=1)
+        if source not in ("tuner", "added"):
+            raise ValueError(f"`source` should be 'tuner' or 'added', but got {source!r}.")
+        new = TaskRecord(0, task_name(name), budget, source, whole("seed", seed, at_least=0), utc_now())
+        with self._file.reading() as database:
+            task = rows.find_task(database, name)
+        if task is not None and budget in (None, task.budget):
+            return task
+        with self._file.writing() as database:
+            task = rows.find_task(database, name)  # again: another process may have been faster
+            if task is None:
+                return replace(new, id=rows.insert_task(database, new))
+            database.execute("UPDATE tasks SET budget = ? WHERE id = ?", (budget or task.budget, task.id))
+            return replace(task, budget=budget or task.budget)
+
+    def tasks(self) -> list[TaskRecord]:
+        """All tasks, in the order in which they were made."""
+        with self._file.reading() as database:
+            return rows.read_tasks(database)
+
+    def delete_task(self, name: str) -> None:
+        """Forget a task and its trials."""
+        with self._file.writing() as database:
+            task = rows.find_task(database, name)
+            if task is None:
+                raise TrialStateError(f"there is no task {name!r} in the memory.")
+            rows.delete_task(database, task.id)
+
+    # --- reading trials -------------------------------------------------------------------------------------
+
+    def trials(self, task_id: int) -> list[TrialRecord]:
+        """A task's trials, by number."""
+        with self._file.reading() as database:
+            return rows.read_trials(database, "task_id = ?", task_id)
+
+    def all_trials(self) -> list[TrialRecord]:
+        """The trials of all tasks, by task and number."""
+        with self._file.reading() as database:
+            return rows.read_trials(database)
+
+    def snapshot(self) -> tuple[list[TaskRecord], list[TrialRecord]]:
+        """All tasks and all trials, as they are at one moment."""
+        with self._file.reading() as database:
+            return rows.read_tasks(database), rows.read_trials(database)
+
+    def revision(self, *, excluding: int | None = None) -> int:
+        """A number that grows whenever a trial finishes or a task is deleted, and stays otherwise.
+
+        With `excluding`, the id of a task, what happens in that task does not count: whoever learns from the
+        other tasks may keep what was learned as long as the number stays. Ask for it before reading them.
+        """
+        with self._file.reading() as database:
+            return rows.revision(database, excluding)
+
+    # --- writing trials -------------------------------------------------------------------------------------
+
+    def add_trial(
+        self,
+        task_id: int,
+        params: Mapping[str, Any],
+        *,
+        explored: bool,
+        owner: str | None,
+        expected_count: int | None = None,
+    ) -> TrialRecord | None:
+        """Add a pending trial. If by now the task has not `expected_count` trials, add nothing: `None`.
+
+        So a caller that chose `params` from the trials it saw looks again when others were faster.
+        """
+        checked = self.space.validate(params)
+        with self._file.writing() as database:
+            count, number = rows.count_trials(database, task_id)
+            if expected_count is not None and expected_count != count:
+                return None
+            trial = TrialRecord(
+                0, task_id, number, checked, "pending", None, bool(explored), owner, utc_now(), None
+            )
+            return replace(trial, id=rows.insert_trial(database, trial))
+
+    def add_finished(
+        self,
+        task_id: int,
+        finished: Iterable[tuple[Mapping[str, Any], float | None]],
+        *,
+        explored: bool = False,
+    ) -> list[TrialRecord]:
+        """Add finished trials, pairs of parameters and score as `tell` takes it: all of them, or none."""
+        pairs = [(self.space.validate(params), finite_score(score)) for params, score in finished]
+        with self._file.writing() as database:
+            _, number = rows.count_trials(database, task_id)
+            now, added = utc_now(), []
+            for params, score in pairs:
+                state = "failed" if score is None else "complete"
+                trial = TrialRecord(
+                    0, task_id, number + len(added), params, state, score, bool(explored), None, now, now
+                )
+                added.append(replace(trial, id=rows.insert_trial(database, trial)))
+            if added:
+                rows.note_change(database, task_id)
+            return added
+
+    def claim_pending(
+        self, task_id: int, *, owner: str, is_dead_fn: Callable[[str, float], bool] = owner_is_dead
+    ) -> TrialRecord | None:
+        """Take over the first pending trial that nobody works on: one without an owner, or with a dead one.
+
+        `is_dead_fn` is asked about an owner, and told for how many seconds it has had the trial.
+        """
+        with self._file.reading() as database:
+            candidates = rows.claimable(database, task_id, owner)
+        for trial_id, holder, since in candidates:
+            if holder is not None and not is_dead_fn(holder, seconds_since(since)):
+                continue
+            with self._file.writing() as database:
+                if rows.change_owner(database, trial_id, old=holder, new=owner, since=utc_now()):
+                    return rows.read_trial(database, trial_id)
+        return None
+
+    def release(self, owner: str) -> int:
+        """Let go of all pending trials of `owner`, for others to claim; returns how many they were."""
+        with self._file.writing() as database:
+            return rows.release(database, owner)
+
+    def tell(self, trial_id: int, score: float | None) -> TrialRecord:
+        """Finish a trial: complete with a finite score, failed with `None`, NaN or an infinite one.
+
+        Telling a finished trial the same again is fine, telling it anything else is a `TrialStateError`.
+        """
+        score = finite_score(score)
+        with self._file.writing() as database:
+            trial = rows.read_trial(database, trial_id)
+            if trial.state == "pending":
+                rows.finish_trial(database, trial, score, utc_now())
+                return rows.read_trial(database, trial_id)
+        if trial.score != score:
+            had = "has failed" if trial.score is None else f"has the score {trial.score!r}"
+            told = "that it failed" if score is None else f"the score {score!r}"
+            raise TrialStateError(
+                f"trial {trial.number} (id {trial.id}) {had} already, so it cannot be told {told}."
+            )
+        return trial
+
+    def fail(self, trial_id: int) -> TrialRecord:
+        """Finish a trial that gave no score."""
+        return self.tell(trial_id, None)
+
+    def writing(self) -> AbstractContextManager[sqlite3.Connection]:
+        """One transaction over many rows, for the import of JSON lines."""
+        return self._file.writing()
+
+
+def _full_path(path: str | os.PathLike | None) -> str | None:
+    # Made absolute now, so that a later change of the working folder, or a fork, still finds the same file.
+    return None if path is None or path == ":memory:" else os.path.abspath(os.fsdecode(path))

@@ -1,0 +1,102 @@
+"""What a memory holds, as plain values: the records of tasks and trials, and the checks of what goes in."""
+
+import math
+import operator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal, final
+
+Params = dict[str, Any]
+Source = Literal["tuner", "added"]
+State = Literal["pending", "complete", "failed"]
+
+LARGEST = 2**63 - 1  # SQLite's whole numbers have 64 bits
+
+
+class TrialStateError(ValueError):
+    """A task or trial that is not there, or not in the state that the call needs."""
+
+
+@final
+@dataclass(frozen=True)
+class TaskRecord:
+    """One task: a data set on which the model is tuned. `created` is ISO 8601, UTC."""
+
+    id: int
+    name: str
+    budget: int | None
+    source: Source
+    seed: int
+    created: str
+
+
+@final
+@dataclass(frozen=True)
+class TrialRecord:
+    """One configuration of a task and what became of it.
+
+    Only a complete trial has a `score`, only a pending one may have an `owner`, and only the others have
+    `finished`. `explored`: it was a step of forced exploration. Times are ISO 8601, UTC.
+    """
+
+    id: int
+    task_id: int
+    number: int
+    params: Params
+    state: State
+    score: float | None
+    explored: bool
+    owner: str | None
+    created: str
+    finished: str | None
+
+
+def utc_text(moment: datetime) -> str:
+    """A moment as the memory writes it, such as 2026-03-01T09:30:00.125000Z."""
+    return moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+
+
+def utc_now() -> str:
+    return utc_text(datetime.now(UTC))
+
+
+def seconds_since(text: str) -> float:
+    return (datetime.now(UTC) - datetime.fromisoformat(text)).total_seconds()
+
+
+def finite_score(score: Any) -> float | None:
+    """A score as a float, and `None` for what makes a trial failed: `None`, NaN or an infinite number."""
+    if score is None:
+        return None
+    try:
+        if isinstance(score, str | bytes):
+            raise TypeError
+        number = float(score)
+    except (TypeError, ValueError, OverflowError):
+        message = f"`score` should be a number, or None for a failed trial, but got {score!r}."
+        raise ValueError(message) from None
+    return number if math.isfinite(number) else None
+
+
+def whole(argument: str, value: Any, *, at_least: int) -> int:
+    """A whole number that SQLite can hold."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or isinstance(value, bool) or not at_least <= number <= LARGEST:
+        raise ValueError(
+            f"`{argument}` should be a whole number from {at_least} to 2**63 - 1, but got {value!r}."
+        )
+    return number
+
+
+def task_name(name: Any) -> str:
+    """The name of a task: words, with at least one visible character."""
+    if not isinstance(name, str) or not name.strip():
+        raise ValueError(f"`name` should be a task's name, a string that is not empty, but got {name!r}.")
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"`name` should be a string that UTF-8 can write, but got {name!r}.") from None
+    return name

@@ -1,0 +1,296 @@
+"""The file under the memory: what is accepted as one, and that everything else is left alone, to the byte."""
+
+import os
+import shutil
+import sqlite3
+
+import pytest
+
+from jlibo.tune import memory_file
+from jlibo.tune.memory import Memory, MemoryFileError, MemoryMismatch
+from jlibo.tune.space import Categorical, Float, Int, SearchSpace
+
+SPACE = SearchSpace(alpha=Float(0, 1), lam=Float(1e-4, 1e4, log=True), kind=Categorical(["a", "b"]))
+
+
+def params(alpha=0.5, lam=1.0, kind="a"):
+    return {"alpha": alpha, "kind": kind, "lam": lam}
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "a memory? #1%.db"  # a name that a careless URI would break
+
+
+def filled(path, num_trials=3):
+    with Memory.open(path, space=SPACE) as memory:
+        task = memory.task("iris", budget=10, seed=7)
+        memory.add_finished(task.id, [(params(alpha=i / num_trials), i) for i in range(num_trials)])
+    return path
+
+
+def test_a_memory_in_ram_and_a_closed_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in (None, ":memory:"):
+        memory = Memory.open(name, space=SPACE)
+        memory.add_finished(memory.task("iris").id, [(params(), 1.0)])
+        assert len(memory.all_trials()) == 1 and memory.path is None
+        memory.close()
+        memory.close()
+        with pytest.raises(MemoryFileError, match="closed"):
+            memory.tasks()
+    assert os.listdir(tmp_path) == []
+
+
+def test_the_path_holds_after_a_change_of_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with Memory.open("here.db", space=SPACE) as memory:
+        monkeypatch.chdir("/")
+        memory.task("iris")
+    assert os.listdir(tmp_path) == ["here.db"]
+    assert memory.path == str(tmp_path / "here.db")
+
+
+def test_an_empty_file_becomes_a_memory_and_stays_one_file(path):
+    path.touch()
+    with pytest.raises(MemoryFileError, match="it is empty"):
+        Memory.open_existing(path)
+    assert path.stat().st_size == 0
+    filled(path)
+    assert os.listdir(path.parent) == [path.name]
+    with sqlite3.connect(path) as database:
+        assert database.execute("PRAGMA journal_mode").fetchone() == ("delete",)
+        assert database.execute("PRAGMA application_id").fetchone() == (memory_file.APPLICATION_ID,)
+    database.close()
+
+
+def test_another_problem_is_refused_line_by_line(path):
+    filled(path)
+    before = path.read_bytes()
+    other = SearchSpace(alpha=Float(0, 2), lam=Float(1e-4, 1e4, log=True), depth=Int(1, 9))
+    with pytest.raises(MemoryMismatch) as caught:
+        Memory.open(path, space=other, maximise=False)
+    first, *lines = str(caught.value).split("\n")
+    assert str(path) in first and "another problem" in first
+    assert lines == [
+        "  'alpha': Float(0, 2) asked for, Float(0, 1) in the memory",
+        "  'depth' is only asked for: Int(1, 9)",
+        "  'kind' is only in the memory: Categorical(['a', 'b'])",
+        "  'minimise' is asked for, 'maximise' is in the memory",
+    ]
+    assert path.read_bytes() == before
+    reordered = SearchSpace(dict(reversed(list(SPACE.items()))))
+    Memory.open(path, space=reordered).close()
+
+
+def other_sqlite(path, *statements, journal="delete"):
+    database = sqlite3.connect(path, isolation_level=None)
+    database.execute(f"PRAGMA journal_mode = {journal}")
+    for statement in statements:
+        database.execute(statement)
+    return database
+
+
+@pytest.mark.parametrize(
+    "content", [b"x", b"{}\n", b"alpha,lam\n" * 1000, b"\0" * 4096, b"SQLite format 3\0" + b"\0" * 4080]
+)
+def test_a_file_that_is_not_sqlite_is_left_alone(path, content):
+    path.write_bytes(content)
+    with pytest.raises(MemoryFileError, match=r"is not a memory of jlibo, it is not an SQLite file: give"):
+        Memory.open(path, space=SPACE)
+    assert path.read_bytes() == content
+    assert os.listdir(path.parent) == [path.name]
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [["CREATE TABLE meta (key, value)"], ["PRAGMA user_version = 1"], ["CREATE TABLE a (b)", "DROP TABLE a"]],
+)
+def test_another_programs_sqlite_file_is_left_alone(path, statements):
+    other_sqlite(path, *statements).close()
+    before = path.read_bytes()
+    for mistaken in (lambda: Memory.open(path, space=SPACE), lambda: Memory.open_existing(path)):
+        with pytest.raises(MemoryFileError, match="an SQLite file of another program: give another path"):
+            mistaken()
+    assert path.read_bytes() == before
+
+
+def test_another_programs_log_is_left_alone_too(path, tmp_path):
+    """A killed program in WAL mode leaves a log, which SQLite tidies up on the first real opening."""
+    running = other_sqlite(path, "CREATE TABLE a (b)", "INSERT INTO a VALUES (1)", journal="wal")
+    killed = tmp_path / "killed"
+    killed.mkdir()
+    for name in (path.name, f"{path.name}-wal"):
+        shutil.copy(tmp_path / name, killed / name)
+    running.close()
+    before = {file.name: file.read_bytes() for file in killed.iterdir()}
+    with pytest.raises(MemoryFileError, match="another program"):
+        Memory.open(killed / path.name, space=SPACE)
+    assert {file.name: file.read_bytes() for file in killed.iterdir()} == before
+
+
+@pytest.mark.parametrize("share", [0.001, 0.1, 0.5, 0.9, 0.999])
+def test_a_truncated_memory_is_damaged_and_unchanged(path, share):
+    filled(path, num_trials=300)
+    with open(path, "r+b") as file:
+        file.truncate(int(path.stat().st_size * share))
+    before = path.read_bytes()
+    with pytest.raises(MemoryFileError, match=r"is damaged .*put back a copy|is not a memory of jlibo"):
+        Memory.open(path, space=SPACE)
+    assert path.read_bytes() == before
+
+
+def test_damage_inside_of_the_file_is_found_at_the_door(path):
+    filled(path, num_trials=300)
+    data = bytearray(path.read_bytes())
+    middle = len(data) // 2 // 4096 * 4096
+    data[middle : middle + 64] = b"\xff" * 64
+    path.write_bytes(data)
+    with pytest.raises(MemoryFileError, match="is damaged"):
+        Memory.open_existing(path)
+    assert path.read_bytes() == data
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DELETE FROM meta WHERE key = 'space'",
+        "UPDATE meta SET value = '{' WHERE key = 'space'",
+        "UPDATE meta SET value = '{\"version\": 9, \"parameters\": {}}' WHERE key = 'space'",
+        "UPDATE meta SET value = 'yes' WHERE key = 'maximise'",
+        "DROP TABLE meta",
+    ],
+)
+def test_a_memory_whose_problem_cannot_be_read_says_so(path, statement):
+    filled(path)
+    other_sqlite(path, statement).close()
+    with pytest.raises(MemoryFileError, match=r"is damaged|no such table"):
+        Memory.open(path, space=SPACE)
+
+
+def test_a_row_edited_by_hand_is_an_error_and_not_a_crash(path):
+    filled(path)
+    other_sqlite(path, "UPDATE trials SET params = '{' WHERE number = 1").close()
+    with Memory.open(path, space=SPACE) as memory, pytest.raises(MemoryFileError, match="is damaged"):
+        memory.all_trials()
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("state", "'done'"),
+        ("score", "NULL"),
+        ("score", "'high'"),
+        ("score", "9e999"),
+        ("number", "-1"),
+        ("number", "0.5"),
+        ("explored", "2"),
+        ("finished", "NULL"),
+        ("owner", "'me'"),
+        ("params", "NULL"),
+        ("task_id", "99"),
+    ],
+)
+def test_the_file_itself_refuses_rows_that_make_no_sense(path, column, value):
+    filled(path)
+    database = other_sqlite(path, "PRAGMA foreign_keys = ON")
+    with pytest.raises(sqlite3.IntegrityError):
+        database.execute(f"UPDATE trials SET {column} = {value} WHERE number = 1")
+    database.close()
+
+
+def test_a_newer_format_is_refused(path):
+    filled(path)
+    other_sqlite(path, "PRAGMA user_version = 2").close()
+    before = path.read_bytes()
+    with pytest.raises(MemoryFileError, match=r"newer jlibo \(format 2, .* 1\): update jlibo"):
+        Memory.open(path, space=SPACE)
+    assert path.read_bytes() == before
+
+
+def test_an_older_format_is_migrated_in_one_go_or_not_at_all(path, monkeypatch):
+    filled(path)
+    before = path.read_bytes()
+    monkeypatch.setattr(memory_file, "FORMAT_VERSION", 3)
+    with pytest.raises(MemoryFileError, match="has format 1, which this jlibo cannot bring to 3"):
+        Memory.open(path, space=SPACE)
+
+    def second(database):
+        database.execute("ALTER TABLE tasks ADD COLUMN note TEXT")
+
+    def third(database):
+        database.execute("UPDATE tasks SET note = 'migrated'")
+        if failing:
+            raise OSError("the lights went out")
+
+    failing = True
+    monkeypatch.setattr(memory_file, "_MIGRATIONS", {1: second, 2: third})
+    with pytest.raises(OSError, match="lights"):
+        Memory.open(path, space=SPACE)
+    assert path.read_bytes() == before
+    failing = False
+    with Memory.open_existing(path, write=False) as memory:
+        assert len(memory.all_trials()) == 3
+    with other_sqlite(path) as database:
+        assert database.execute("SELECT note FROM tasks").fetchall() == [("migrated",)]
+        assert database.execute("PRAGMA user_version").fetchone() == (3,)
+    database.close()
+
+
+def test_places_that_cannot_hold_a_memory(tmp_path):
+    for path, words in [
+        (tmp_path, "is a folder"),
+        (tmp_path / "no" / "such.db", "there is no folder"),
+        ("/dev/null", "is not a file on a disk"),
+        ("a\0b", "cannot look at"),
+        ("/proc/memory.db", "cannot be opened for writing"),
+    ]:
+        with pytest.raises(MemoryFileError, match=words):
+            Memory.open(path, space=SPACE)
+    with pytest.raises(MemoryFileError, match="there is no memory at"):
+        Memory.open_existing(tmp_path / "none.db")
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_lock_held_too_long_is_an_error_and_not_a_hang(path, monkeypatch):
+    monkeypatch.setattr(memory_file, "BUSY_SECONDS", 0.1)
+    filled(path)
+    with Memory.open(path, space=SPACE) as memory:
+        other = other_sqlite(path, "BEGIN IMMEDIATE")
+        with pytest.raises(MemoryFileError, match=r"was locked by another process for more than 0.1 s"):
+            memory.task("wine")
+        with pytest.raises(MemoryFileError, match="was locked"):
+            Memory.open(path, space=SPACE)
+        assert len(memory.all_trials()) == 3  # reading goes on
+        other.execute("ROLLBACK")
+        other.close()
+        memory.task("wine")
+
+
+def test_a_file_deleted_or_replaced_in_use_is_noticed(path, tmp_path):
+    filled(path)
+    with Memory.open(path, space=SPACE) as memory:
+        os.replace(path, tmp_path / "moved.db")
+        with pytest.raises(
+            MemoryFileError, match="moved or deleted while it was in use: open the memory again"
+        ):
+            memory.task("wine")
+        filled(path)
+        with pytest.raises(MemoryFileError, match="moved or deleted"):
+            memory.task("wine")
+
+
+def test_a_full_database_changes_nothing(path):
+    filled(path)
+    with Memory.open(path, space=SPACE) as memory:
+        task, before = memory.tasks()[0], memory.snapshot()
+        connection = memory._file._connection()
+        (pages,) = connection.execute("PRAGMA page_count").fetchone()
+        connection.execute(f"PRAGMA max_page_count = {pages}")
+        with pytest.raises(MemoryFileError, match="the disk is full: free some space"):
+            memory.add_finished(task.id, [(params(), 1.0)] * 1000)
+        assert memory.snapshot() == before
+        connection.execute("PRAGMA max_page_count = 100000")
+        memory.add_finished(task.id, [(params(), 1.0)] * 1000)
+    with Memory.open_existing(path) as memory:
+        assert len(memory.all_trials()) == 1003

@@ -1,0 +1,145 @@
+"""The tuner's way through several tasks, in both modes: it is the simulator's from the same key, and the same
+if the tuner is closed and opened again, or if scores are turned round."""
+
+import math
+
+import jax
+import numpy as np
+import pytest
+
+import jlibo
+from jlibo.tune import modes
+from jlibo.tune.space import Float, SearchSpace
+
+SPACE = SearchSpace(alpha=Float(0, 1), beta=Float(1e-3, 1e3, log=True))
+CONFIGS = [SPACE.from_unit(point) for point in SPACE.sample_unit(40, rng=np.random.default_rng(0))]
+POINTS = np.asarray([SPACE.to_unit(params) for params in CONFIGS])
+NUM_TASKS, HORIZON, SEED = 4, 12, 3
+PEAKS = 0.5 + 0.3 * np.sin(np.arange(NUM_TASKS))
+# Scores such as accuracies, in tasks that are alike but not the same.
+VALUES = 0.7 + 0.1 * np.cos(3 * POINTS[:, 0]) - (POINTS[:, 1] - PEAKS[:, None]) ** 2
+VALUES *= np.array([1.0, 0.5, 2.0, 1.0])[:, None]
+
+
+def simulate(mode, scaling):
+    return jlibo.run_lifelong(
+        jlibo.TableEnv(VALUES, POINTS),
+        SPACE.features(),
+        modes.make_policy(mode),
+        modes.make_learner(mode),
+        num_tasks=NUM_TASKS,
+        horizon=HORIZON,
+        scaling=scaling,
+        repeats=False,
+        key=jax.random.key(SEED),
+    )
+
+
+def tune(tuner, number):
+    actions = []
+    with tuner.task(f"task {number}", budget=HORIZON) as task:
+        for trial in task:
+            actions.append(CONFIGS.index(trial.params))
+            task.tell(trial, VALUES[number, actions[-1]])
+        explored = [trial.explored for trial in task.trials]
+    return actions, explored
+
+
+def curve(params, peak=1.0):
+    """Beta matters, with its best at 10 to the power of `peak`; alpha hardly does."""
+    return 1 - (np.log10(params["beta"]) - peak) ** 2 / 9 - 0.02 * (params["alpha"] - 0.5) ** 2
+
+
+def play(task, num_trials, fn):
+    """Ask and tell; the parameters that were asked for."""
+    asked = []
+    for _ in range(num_trials):
+        trial = task.ask()
+        asked.append(trial.params)
+        task.tell(trial, fn(trial.params))
+    return asked
+
+
+def replay(tuner, result, number):
+    """A task of the simulator, as if the tuner had played it."""
+    record = tuner.memory.task(f"task {number}", budget=HORIZON)
+    for action, is_forced in zip(result.actions[number], result.explored[number], strict=True):
+        trial = tuner.memory.add_trial(record.id, CONFIGS[int(action)], explored=bool(is_forced), owner=None)
+        tuner.memory.tell(trial.id, VALUES[number, int(action)])
+
+
+@pytest.mark.parametrize("mode", modes.MODES)
+def test_the_same_actions_as_in_a_simulation(mode):
+    """The first task's unit is a guess in the simulator, which knows no scale before it has seen any, and is
+    the scores' own in the tuner, where any scale must do: it is replayed. From then on all is the same."""
+    result = simulate(mode, modes.make_scaling())
+    tuner = jlibo.Tuner(SPACE, mode=mode, candidates=CONFIGS, seed=SEED)
+    replay(tuner, result, 0)
+    for number in range(1, NUM_TASKS):
+        actions, explored = tune(tuner, number)
+        assert actions == result.actions[number].tolist()
+        assert explored == result.explored[number].tolist()
+
+
+@pytest.mark.parametrize("mode", modes.MODES)
+def test_the_same_actions_from_the_first_task_on(mode):
+    """With a guess that has hardly any weight, so that the first task is measured by its own scores too."""
+    scaling = jlibo.Standardise(weight=1e-9)
+    result = simulate(mode, scaling)
+    tuner = jlibo.Tuner(SPACE, mode=mode, candidates=CONFIGS, seed=SEED)
+    tuner.scaling = scaling
+    for number in range(NUM_TASKS):
+        actions, explored = tune(tuner, number)
+        assert actions == result.actions[number].tolist()
+        assert explored == result.explored[number].tolist()
+
+
+@pytest.mark.parametrize("mode", modes.MODES)
+def test_opened_again_it_goes_on_as_if_it_had_stayed_open(tmp_path, mode):
+    def run(path, num_at_once):
+        asked = []
+        for name, peak in (("one", 0.5), ("two", 1.0)):
+            for _ in range(0, 8, num_at_once):
+                with (
+                    jlibo.Tuner(SPACE, memory=path, mode=mode, seed=5) as tuner,
+                    tuner.task(name, budget=HORIZON) as task,
+                ):
+                    asked += play(task, num_at_once, lambda params, peak=peak: curve(params, peak))
+        return asked
+
+    assert run(tmp_path / "often.db", 2) == run(tmp_path / "once.db", 8)
+
+
+@pytest.mark.parametrize("mode", modes.MODES)
+def test_to_minimise_is_to_maximise_the_negative(mode):
+    runs = []
+    for maximise, sign in ((True, 1), (False, -1)):
+        tuner = jlibo.Tuner(SPACE, maximise=maximise, mode=mode)
+        asked = []
+        for name, peak in (("one", 0.5), ("two", 1.0)):
+            task = tuner.task(name, budget=HORIZON)
+            asked += play(task, 8, lambda params, peak=peak, sign=sign: sign * curve(params, peak))
+        runs.append((asked, task.best.params))
+    assert runs[0] == runs[1]
+
+
+def test_the_paper_mode_explores_as_scheduled():
+    tuner = jlibo.Tuner(SPACE, mode="paper")
+    counts = tuner.learner.exploration.counts(3, 12)
+    for number in range(3):
+        with tuner.task(f"task {number}", budget=12) as task:
+            for trial in task:
+                # A failed step of exploration teaches nothing: another one takes its place.
+                task.tell(trial, math.nan if trial.number == 0 else curve(trial.params))
+        explored = [trial.explored for trial in task.trials]
+        assert explored == [True] * (counts[number] + 1) + [False] * (11 - counts[number])
+
+
+@pytest.mark.parametrize("mode", modes.MODES)
+def test_importance_where_nothing_matters(mode):
+    tuner = jlibo.Tuner(SPACE, mode=mode)
+    for number in range(2):
+        tuner.add_task(f"past {number}", CONFIGS[:20], [0.1] * 20)
+    importance = tuner.importance()
+    assert sum(importance.values()) == pytest.approx(1)
+    assert all(math.isfinite(share) for share in importance.values())

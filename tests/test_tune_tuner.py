@@ -1,0 +1,474 @@
+"""The tuner and its tasks: ask and tell, what is remembered, what is learned, and what is refused.
+
+All but a few tests share one shape of space, list and budget, so that they share what is compiled.
+"""
+
+import itertools
+import math
+import re
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import jlibo
+from jlibo import cli
+from jlibo.meta import AdaptiveMetaKGL
+from jlibo.tune import MemoryMismatch, TrialStateError, arrays, engine, modes
+from jlibo.tune import tuner as tuner_module
+from jlibo.tune.memory import Memory
+from jlibo.tune.space import Categorical, Float, Int, SearchSpace
+
+SPACE = SearchSpace(alpha=Float(0, 1), beta=Float(1e-3, 1e3, log=True))
+POINTS = SPACE.sample_unit(40, rng=np.random.default_rng(0))
+CONFIGS = [SPACE.from_unit(point) for point in POINTS]
+BUDGET = 30
+
+
+def score(params, peak=1.0, height=1.0):
+    """Beta matters, with its best at 10 to the power of `peak`; alpha hardly does."""
+    return height * (1 - (np.log10(params["beta"]) - peak) ** 2 / 9 - 0.02 * (params["alpha"] - 0.5) ** 2)
+
+
+def teach(tuner, num_tasks=3, fn=score):
+    """Tasks from elsewhere, alike but not the same."""
+    for number in range(num_tasks):
+        scores = [fn(params, 0.8 + 0.2 * number) for params in CONFIGS[:20]]
+        tuner.add_task(f"past {number}", CONFIGS[:20], scores)
+
+
+def play(task, num_trials, fn=score):
+    """Ask and tell; the parameters that were asked for."""
+    asked = []
+    for _ in range(num_trials):
+        trial = task.ask()
+        asked.append(trial.params)
+        task.tell(trial, fn(trial.params))
+    return asked
+
+
+# --- the loop -----------------------------------------------------------------------------------------------
+
+
+def test_the_loop_of_the_documentation(tmp_path):
+    path = tmp_path / "glmnet.db"
+    with jlibo.Tuner(SPACE, memory=path) as tuner:
+        with tuner.task("credit-g", budget=12) as task:
+            assert task.best is None and "no score yet" in repr(task)
+            for trial in task:
+                assert SPACE.validate(trial.params) == trial.params
+                assert trial.score is None
+                task.tell(trial, score(trial.params))
+        trials = task.trials
+        assert [trial.number for trial in trials] == list(range(12))
+        best = max(trials, key=lambda trial: trial.score)
+        assert task.best == best and best.score > 0.95
+        assert best.score == score(best.params)
+        assert list(task) == []
+        assert repr(task) == f"TunerTask('credit-g', 12 of 12 trials done, best {best.score:.6g})"
+        assert repr(tuner) == f"Tuner(2 parameters, memory {str(path)!r}, mode 'adaptive')"
+    with Memory.open_existing(path) as memory:
+        assert [trial.score for trial in memory.all_trials()] == [trial.score for trial in trials]
+    assert repr(jlibo.Tuner(SPACE, mode="paper")) == "Tuner(2 parameters, memory in RAM, mode 'paper')"
+
+
+def test_a_past_makes_the_first_trial_good():
+    tuner = jlibo.Tuner(SPACE)
+    teach(tuner)
+    (first,) = play(tuner.task("new", budget=BUDGET), 1)
+    assert score(first) > 0.95
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_asking_for_several_gives_several(listed):
+    tuner = jlibo.Tuner(SPACE, candidates=CONFIGS if listed else None)
+    teach(tuner)
+    task = tuner.task("new", budget=BUDGET)
+    play(task, 2)
+    pending = task.ask(4)
+    more = [task.ask(), *task.ask(n=3)]
+    keys = {tuple(trial.params.values()) for trial in [*task.trials, *pending, *more]}
+    assert len(keys) == 10
+    for trial in reversed(pending):
+        task.tell(trial, score(trial.params))
+    assert [trial.number for trial in task.trials] == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_pending_trial_moves_the_next_one_before_it_has_a_score():
+    """Its variance shrinks without the reward: the next question goes elsewhere, not to its neighbour."""
+    near = [SPACE.from_unit([0.5, unit]) for unit in (0.66, 0.6601)]
+    tuner = jlibo.Tuner(SPACE, candidates=[*CONFIGS[:38], *near], mode="paper")
+    task = tuner.task("new", budget=BUDGET)
+    record = tuner.memory.task("new")
+    tuner.memory.add_finished(record.id, [(c, score(c)) for c in CONFIGS[:8]], explored=True)
+    first, second = task.ask(2)
+    units = [SPACE.to_unit(trial.params) for trial in (first, second)]
+    assert np.linalg.norm(units[0] - units[1]) > 0.01
+
+
+def test_budget():
+    tuner = jlibo.Tuner(SPACE)
+    with tuner.task("one", budget=3) as task:
+        for number, trial in enumerate(task):
+            task.fail(trial) if number == 1 else task.tell(trial, 1.0 + number)
+    assert len(task.trials) == 3 and task.trials[1].score is None
+    again = tuner.task("one")  # the budget is remembered, and can be raised
+    assert again.budget == 3 and list(again) == []
+    assert sum(1 for _ in itertools.islice(tuner.task("one", budget=5), 9)) == 2
+    assert tuner.task("two").budget == tuner_module.DEFAULT_BUDGET
+    assert again.ask().number == 5  # who asks may go on
+
+
+def test_two_that_share_a_budget_do_not_overspend_it(tmp_path, monkeypatch):
+    """One is faster just while the other is about to write the last trial."""
+    path = tmp_path / "memory.db"
+    first, second = jlibo.Tuner(SPACE, memory=path), jlibo.Tuner(SPACE, memory=path)
+    one, two = first.task("new", budget=4), second.task("new")
+    play(one, 3)
+    add_trial = first.memory.add_trial
+
+    def late(*args, **kwargs):
+        monkeypatch.undo()
+        two.tell(two.ask(), 0.5)
+        return add_trial(*args, **kwargs)
+
+    monkeypatch.setattr(first.memory, "add_trial", late)
+    assert list(one) == []
+    assert len(one.trials) == 4
+
+
+def test_two_tuners_on_one_file(tmp_path):
+    path = tmp_path / "memory.db"
+    first, second = jlibo.Tuner(SPACE, memory=path), jlibo.Tuner(SPACE, memory=path)
+    tasks = first.task("new", budget=BUDGET), second.task("new", budget=BUDGET)
+    trials = [task.ask() for _ in range(3) for task in tasks]
+    assert len({tuple(trial.params.values()) for trial in trials}) == 6
+    assert [trial.number for trial in trials] == list(range(6))
+    tasks[1].tell(trials[0], 1.0)  # whoever asked
+    with pytest.raises(TrialStateError):
+        tasks[0].tell(trials[0], 2.0)
+    assert tasks[0].best.score == 1.0
+    for trial in trials[1:]:
+        tasks[0].tell(trial, score(trial.params))
+    # Both see the same, so both would go on in the same way.
+    assert tasks[0]._next_point(tasks[0]._trials())[0] == pytest.approx(
+        tasks[1]._next_point(tasks[1]._trials())[0]
+    )
+
+
+# --- what lasts ---------------------------------------------------------------------------------------------
+
+
+def test_trials_left_over_are_offered_first(tmp_path):
+    path = tmp_path / "memory.db"
+    with jlibo.Tuner(SPACE, memory=path) as tuner, tuner.task("new", budget=6) as task:
+        play(task, 2)
+        left = task.ask(2)
+        assert task.ask().id not in {trial.id for trial in left}  # not while someone is at work on them
+    with jlibo.Tuner(SPACE, memory=path) as tuner, tuner.task("new") as task:
+        for trial in task:
+            task.tell(trial, score(trial.params))
+            if trial.number == 2:
+                assert trial == left[0]
+        assert len(task.trials) == 6
+        assert task.trials[2].params == left[0].params
+
+
+def test_nothing_is_learned_anew_while_the_past_stays(monkeypatch):
+    tuner = jlibo.Tuner(SPACE)
+    teach(tuner)
+    calls = []
+    learn = engine.learn
+    monkeypatch.setattr(engine, "learn", lambda *args: calls.append(1) or learn(*args))
+    task = tuner.task("new", budget=BUDGET)
+    play(task, 3)
+    assert len(calls) == 1
+    tuner.importance()  # from all tasks, the one at hand too
+    play(task, 1)
+    assert len(calls) == 2
+    tuner.add_task("more", CONFIGS[:5], [score(params) for params in CONFIGS[:5]])
+    task.ask()
+    assert len(calls) == 3
+
+
+def test_a_past_that_teaches_nothing():
+    tuner = jlibo.Tuner(SPACE, candidates=CONFIGS)
+    tuner.add_task("empty", [], [])
+    tuner.add_task("failed", CONFIGS[:3], [None, math.nan, math.inf])
+    tuner.add_task("one score", CONFIGS[:1], [1.0])
+    assert tuner.importance() == {}
+    with_past = play(tuner.task("new", budget=BUDGET), 6)
+    # The number of the task decides its random draws, and nothing else of the past shows.
+    empty = jlibo.Tuner(SPACE, candidates=CONFIGS)
+    for name in ("empty", "failed", "one score"):
+        empty.memory.task(name)
+    assert with_past == play(empty.task("new", budget=BUDGET), 6)
+
+
+# --- scores -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("factor", "shift"), [(2.0**-40, 0), (1e6, 0), (1, 1000), (3e-5, -0.02)])
+def test_scale_and_shift_of_the_scores_do_not_matter(factor, shift):
+    def run(factor, shift):
+        def changed(params, peak=1.0):
+            return factor * score(params, peak) + shift
+
+        tuner = jlibo.Tuner(SPACE, candidates=CONFIGS)
+        first = play(tuner.task("first", budget=BUDGET), 6, lambda params: changed(params, 0.5))
+        teach(tuner, 2, changed)
+        return first + play(tuner.task("new", budget=BUDGET), 8, changed)
+
+    assert run(factor, shift) == run(1, 0)
+
+
+def test_one_terrible_score_does_not_blind_the_rest():
+    """A diverged fit may be a finite 1e30; the others are still told apart."""
+    tuner = jlibo.Tuner(SPACE, maximise=False)
+    task = tuner.task("new", budget=BUDGET)
+    for number in range(15):
+        trial = task.ask()
+        task.tell(trial, 1e30 if number in (1, 4) else 1 - score(trial.params))
+    assert task.best.score < 0.05
+
+
+def test_failed_trials_are_remembered_and_never_fed():
+    tuner = jlibo.Tuner(SPACE, candidates=CONFIGS)
+    teach(tuner)
+
+    def next_after(failed):
+        tuner_now = jlibo.Tuner(SPACE, candidates=CONFIGS)
+        teach(tuner_now)
+        task = tuner_now.task("new", budget=BUDGET)
+        record = tuner_now.memory.task("new")
+        scored = [(params, score(params, -1.0)) for params in CONFIGS[:4]]
+        tuner_now.memory.add_finished(record.id, [*scored, *((params, math.nan) for params in failed)])
+        return SPACE.to_unit(task.ask().params)
+
+    plain = next_after([])
+    # Configurations far from where it goes: their failures change nothing, a score of anything would.
+    far = sorted(CONFIGS[4:], key=lambda params: -np.linalg.norm(SPACE.to_unit(params) - plain))[:3]
+    assert next_after(far) == pytest.approx(plain)
+    there = SPACE.from_unit(plain)
+    assert next_after([there]) != pytest.approx(plain)
+
+
+def test_failures_are_avoided():
+    """Where beta is large the model never fits; the best would lie there."""
+    tuner = jlibo.Tuner(SPACE)
+    teach(tuner)
+    with tuner.task("new", budget=20) as task:
+        for number, trial in enumerate(task):
+            if trial.params["beta"] > 3:
+                task.fail(trial) if number % 2 else task.tell(trial, math.nan)
+            else:
+                task.tell(trial, score(trial.params))
+    failed = [trial for trial in task.trials if trial.score is None]
+    assert 1 <= len(failed) <= 12 and sum(trial.number < 10 for trial in failed) <= 6
+    assert len({tuple(trial.params.values()) for trial in task.trials}) == 20
+    assert task.best.params["beta"] > 2  # although the edge of what works is close
+    # Told to the model of the next task they are not.
+    own = tuner.memory.task("new").id
+    tasks, trials = tuner.memory.snapshot()
+    past, num_tasks = arrays.past_trials(SPACE, tuner.features, tasks, trials, maximise=True)
+    assert num_tasks == 4 and own == tasks[3].id
+    assert past.present.sum() == 60 + 20 - len(failed)
+
+
+def test_if_everything_fails_it_goes_on():
+    tuner = jlibo.Tuner(SPACE)
+    with tuner.task("new", budget=12) as task:
+        for trial in task:
+            task.tell(trial, -math.inf)
+    assert task.best is None and len(task.trials) == 12
+    assert len({tuple(trial.params.values()) for trial in task.trials}) == 12
+
+
+# --- finite spaces ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", modes.MODES)
+def test_a_finite_space_is_tried_whole_before_anything_twice(mode):
+    space = SearchSpace(depth=Int(1, 3), kind=Categorical(["a", "b"]))
+    tuner = jlibo.Tuner(space, mode=mode)
+    with tuner.task("new", budget=9) as task:
+        for trial in task:
+            bad = trial.params == {"depth": 2, "kind": "b"}
+            task.tell(trial, math.nan if bad else trial.params["depth"])
+    keys = [tuple(trial.params.values()) for trial in task.trials]
+    assert len(set(keys[:6])) == 6 and len(keys) == 9
+    assert (2, "b") not in keys[6:]
+    everything_fails = jlibo.Tuner(space, mode=mode).task("bad", budget=9)
+    for trial in everything_fails:
+        everything_fails.fail(trial)
+    assert len(everything_fails.trials) == 9
+
+
+def test_a_list_of_candidates_is_all_that_is_asked_for():
+    tuner = jlibo.Tuner(SPACE, candidates=iter(CONFIGS))
+    asked = play(tuner.task("new", budget=BUDGET), 20)
+    assert all(any(params == one for one in CONFIGS) for params in asked)
+    assert len({tuple(params.values()) for params in asked}) == 20
+
+
+# --- results from elsewhere ---------------------------------------------------------------------------------
+
+
+def test_a_task_from_elsewhere_is_no_forced_exploration():
+    tuner = jlibo.Tuner(SPACE)
+    tuner.add_task("elsewhere", CONFIGS[:4], [1.0, None, math.nan, 2])
+    (task,), trials = tuner.memory.snapshot()
+    assert task.source == "added"
+    assert [trial.score for trial in trials] == [1.0, None, None, 2.0]
+    assert not any(trial.explored for trial in trials)
+    assert tuner.task("elsewhere").best.params == CONFIGS[3]
+    with pytest.raises(ValueError, match=r"`name` .* not in the memory yet, but got 'elsewhere'"):
+        tuner.add_task("elsewhere", CONFIGS[:1], [1.0])
+    with pytest.raises(ValueError, match=r"`scores` .* one for each of the 2 configs"):
+        tuner.add_task("short", CONFIGS[:2], [1.0])
+    with pytest.raises(ValueError, match="params"):
+        tuner.add_task("bad", [CONFIGS[0], {"alpha": 0.5}], [1.0, 2.0])
+    assert [task.name for task in tuner.memory.tasks()] == ["elsewhere"]  # a bad task leaves nothing behind
+
+
+# --- the front door -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"space": {"alpha": Float(0, 1)}}, "`space` should be a SearchSpace, but got dict"),
+        ({"mode": "fast"}, "`mode` should be 'adaptive' or 'paper', but got 'fast'"),
+        ({"seed": -1}, "`seed` should be a whole number"),
+        ({"seed": 0.5}, "`seed` should be a whole number"),
+        ({"maximise": "min"}, "`maximise` should be True or False, but got 'min'"),
+        ({"candidates": []}, "`candidates` should be at least one configuration"),
+        ({"candidates": [{"alpha": 0.5, "beta": -1}]}, r"params\['beta'\]"),
+        ({"sizes": {"num_basis": 0}}, "`num_basis`"),
+    ],
+)
+def test_bad_arguments_are_named(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        jlibo.Tuner(**({"space": SPACE} | arguments))
+
+
+def test_a_memory_of_another_problem_is_refused(tmp_path):
+    path = tmp_path / "memory.db"
+    jlibo.Tuner(SPACE, memory=path, maximise=False).close()
+    other = SearchSpace(alpha=Float(0, 2), beta=Float(1e-3, 1e3, log=True))
+    with pytest.raises(MemoryMismatch, match=r"'alpha': Float\(0, 2\) asked for, Float\(0, 1\) in"):
+        jlibo.Tuner(other, memory=path, maximise=False)
+    with pytest.raises(MemoryMismatch, match="'maximise' is asked for, 'minimise' is in the memory"):
+        jlibo.Tuner(SPACE, memory=path)
+    with Memory.open_existing(path) as memory:
+        with pytest.raises(ValueError, match=r"`memory` should be .* 'alpha'"):
+            jlibo.Tuner(other, memory=memory)
+        with pytest.raises(ValueError, match="'maximise' is asked for"):
+            jlibo.Tuner(SPACE, memory=memory, maximise=True)
+        with jlibo.Tuner(SPACE, memory=memory) as tuner:
+            assert tuner.maximise is False
+        assert memory.tasks() == []  # it was handed in open, and stays open
+
+
+def test_what_a_task_refuses():
+    tuner = jlibo.Tuner(SPACE, candidates=CONFIGS)
+    for budget in (0, -3, 2.5, "many"):
+        with pytest.raises(ValueError, match="budget"):
+            tuner.task("one", budget=budget)
+    with pytest.raises(ValueError, match="name"):
+        tuner.task("")
+    one, two = tuner.task("one", budget=BUDGET), tuner.task("two", budget=BUDGET)
+    for n in (0, 1.5):
+        with pytest.raises(ValueError, match="`n`"):
+            one.ask(n)
+    trial = one.ask()
+    for foreign in (trial.params, 3, None):
+        with pytest.raises(ValueError, match="`trial` should be a Trial that `ask` returned"):
+            one.tell(foreign, 1.0)
+    with pytest.raises(ValueError, match="`trial` should be a trial of the task 'two'"):
+        two.tell(trial, 1.0)
+    with pytest.raises(ValueError, match="`score` should be a number"):
+        one.tell(trial, "good")
+    one.tell(trial, 1)
+    one.tell(trial, 1.0)  # the same again
+    with pytest.raises(TrialStateError, match=r"has the score 1\.0 already, .* told the score 2\.0"):
+        one.tell(trial, 2.0)
+    with pytest.raises(TrialStateError, match="cannot be told that it failed"):
+        one.fail(trial)
+
+
+# --- what was learned ---------------------------------------------------------------------------------------
+
+
+def test_importance_finds_the_parameter_that_matters():
+    tuner = jlibo.Tuner(SPACE)
+    assert tuner.importance() == {}
+    teach(tuner)
+    importance = tuner.importance()
+    assert set(importance) == {"alpha", "log beta", "alpha x log beta"}
+    assert sum(importance.values()) == pytest.approx(1)
+    assert list(importance.values()) == sorted(importance.values(), reverse=True)
+    assert next(iter(importance)) == "log beta" and importance["log beta"] > 0.8
+
+
+def test_the_command_line_says_which_parameters_matter(tmp_path, capsys):
+    path = tmp_path / "memory.db"
+    with jlibo.Tuner(SPACE, memory=path) as tuner:
+        tuner.add_task("one score", CONFIGS[:1], [1.0])
+        assert cli.main(["memory", "show", str(path)]) == 0
+        assert "matters" not in capsys.readouterr().out
+        teach(tuner)
+        first, *others = tuner.importance()
+    before = path.read_bytes()
+    assert cli.main(["memory", "show", str(path)]) == 0
+    words = capsys.readouterr().out.splitlines()[-1]
+    assert first == "log beta" and re.match(r"matters: log beta \d+ %", words)
+    assert all(re.search(rf"(: |, ){name}( \d| <|,|$)", words) for name in others)
+    assert path.read_bytes() == before
+
+
+def test_plots():
+    tuner = jlibo.Tuner(SPACE, maximise=False)
+    axes = tuner.plot_importance(), tuner.plot_progress()  # also before there is anything to see
+    assert all(len(ax.lines) == len(ax.patches) == 0 for ax in axes)
+    scores = [3.0, 5.0, None, 1.0, 2.0]
+    tuner.add_task("one", CONFIGS[:5], scores)
+    tuner.add_task("two", CONFIGS[:20], [score(params) for params in CONFIGS[:20]])
+    tuner.task("three", budget=BUDGET).ask()
+    ax = tuner.plot_progress()
+    assert ax.lines[0].get_ydata().tolist() == [3, 3, 3, 1, 1]
+    assert len(ax.lines) == 2
+    ax = tuner.plot_importance()
+    importance = tuner.importance()
+    assert [label.get_text() for label in ax.get_yticklabels()] == list(importance)[::-1]
+    assert [bar.get_width() for bar in ax.patches] == pytest.approx(list(importance.values())[::-1])
+
+
+# --- compiled once ------------------------------------------------------------------------------------------
+
+
+def test_nothing_compiles_until_a_padding_is_full(monkeypatch, count_traces):
+    suggest, suggestions = count_traces(engine.suggest)
+    fit, fits = count_traces(engine.fit_hierarchy)  # which is in `learn`
+    monkeypatch.setattr(engine, "suggest", suggest)
+    monkeypatch.setattr(engine, "fit_hierarchy", fit)
+    tuner = jlibo.Tuner(SPACE, sizes={"num_basis": 2, "num_pair_basis": 1})
+    tuner.learner = AdaptiveMetaKGL(select=False, num_steps=3)  # nobody else's: nothing is compiled yet
+    for number in range(3):
+        play(tuner.task(f"task {number}", budget=40), 40 if number < 2 else 3)
+    # 40 trials are more than the least padding holds: a task has room for its budget from the first trial.
+    assert (suggestions.count, fits.count) == (1, 1)
+    teach(tuner, 5)
+    play(tuner.task("ninth", budget=64), 2)
+    assert (suggestions.count, fits.count) == (1, 1)
+    play(tuner.task("tenth", budget=65), 1)  # more than eight past tasks, and more than 64 trials
+    assert (suggestions.count, fits.count) == (2, 2)
+
+
+@given(seed=st.integers(0, 2**63 - 1))
+def test_any_seed_will_do(seed):
+    tuner = jlibo.Tuner(SPACE, candidates=CONFIGS, seed=seed)
+    assert tuner.task_key(0) == jax.random.fold_in(jax.random.key(seed), 0)
+    assert tuner.task("new", budget=BUDGET).ask().params in CONFIGS
