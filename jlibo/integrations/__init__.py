@@ -1,0 +1,1 @@
+"""Front doors for other tools' users. Each needs its tool, so nothing is imported before it is asked for."""

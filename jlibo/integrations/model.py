@@ -1,0 +1,148 @@
+"""What the integrations ask of the tuner's engine: learn from past tasks, and choose the next configuration.
+
+The numbers are those of `jlibo.tune`: the same dictionary, learner, policy and candidates. Here is only what
+a host with trials of its own needs. The number of candidates is always the same, those of a small space
+padded, so that spaces with as many features share one compiled program.
+
+| here     | in the tuner                                                                            |
+|----------|-----------------------------------------------------------------------------------------|
+| `Model`  | what `Tuner` holds for its space                                                        |
+| `learn`  | `Tuner.knowledge`                                                                       |
+| `choose` | one `TunerTask.ask`; a pool of its own for every trial, so that workers that ask at the |
+|          | same moment are not offered the same                                                    |
+"""
+
+import dataclasses
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jlibo.policies import AbstractPolicy
+from jlibo.standardise import Standardise
+from jlibo.tune import arrays, candidates, engine, modes
+from jlibo.tune.dictionary import MANY_FEATURES, LargeDictionaryWarning, SpaceFeatures
+from jlibo.tune.engine import Knowledge, Learner
+from jlibo.tune.learning import learn_records, without_names
+from jlibo.tune.memory_records import TaskRecord, TrialRecord
+from jlibo.tune.space import SearchSpace
+
+NUM_CANDIDATES = candidates.POOL + candidates.NEARBY
+SMALLER = (
+    {},
+    {"num_pair_basis": 2},
+    {"num_pair_basis": 1},
+    {"interactions": False},
+    {"interactions": False, "num_basis": 3},
+)
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Model:
+    """All that a space and a mode decide. `whole` are all its unit points, if they are few."""
+
+    space: SearchSpace
+    features: SpaceFeatures
+    whole: np.ndarray | None
+    learner: Learner
+    policy: AbstractPolicy
+    scaling: Standardise
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Learned:
+    """What `num_tasks` past tasks taught."""
+
+    knowledge: Knowledge
+    num_tasks: int
+
+
+def make_model(space: SearchSpace, *, mode: str, sizes: Mapping[str, Any] | None) -> Model:
+    """The model on `space`. Without `sizes`, the largest dictionary of those that are not slow."""
+    features = _small_features(space) if sizes is None else space.features(**sizes)
+    return Model(
+        space,
+        without_names(features),
+        candidates.whole_space(space),
+        modes.make_learner(mode),
+        modes.make_policy(mode),
+        modes.make_scaling(),
+    )
+
+
+def learn(model: Model, tasks: Sequence[TaskRecord], trials: Sequence[TrialRecord]) -> Learned:
+    """What the tasks teach. Their scores are better when higher."""
+    parts = model.space, model.features, model.learner, model.policy, model.scaling
+    return Learned(*learn_records(*parts, tasks, trials, maximise=True))
+
+
+def choose(
+    model: Model,
+    learned: Learned,
+    trials: Sequence[TrialRecord],
+    *,
+    budget: int,
+    number: int,
+    seed: int,
+) -> tuple[dict[str, Any], bool]:
+    """The configuration to try in trial `number`, and whether it is a step of forced exploration.
+
+    `trials` are the task's own, their scores better when higher; pending ones are not offered again.
+    """
+    tried = np.asarray([model.space.to_unit(trial.params) for trial in trials])
+    tried = tried.reshape(len(trials), model.space.num_parameters)
+    points, is_real = _points(model, trials, tried, seed=(seed, learned.num_tasks, number))
+    is_failed = np.asarray([trial.state == "failed" for trial in trials], bool)
+    is_scored = np.asarray([trial.state == "complete" for trial in trials], bool)
+    left = candidates.left_to_try(points[is_real], tried, tried[is_failed], tried[is_scored])
+    available = np.zeros(len(points), bool)
+    available[is_real] = left
+
+    counts = model.learner.exploration.counts(learned.num_tasks + 1, budget)
+    if len(trials) < int(counts[learned.num_tasks]):
+        rng = np.random.default_rng([seed, learned.num_tasks, number, 1])
+        return model.space.from_unit(points[rng.choice(np.flatnonzero(available))]), True
+    own, log_unit = arrays.own_trials(model.features, tried, trials, maximise=True)
+    dtype = jnp.result_type(float)
+    answer = engine.suggest(
+        model.policy,
+        model.scaling,
+        learned.knowledge,
+        own,
+        model.features(jnp.asarray(points, dtype)),
+        jnp.asarray(available),
+        jnp.asarray(log_unit, dtype),
+        key=jax.random.fold_in(jax.random.key(seed), number),
+    )
+    return model.space.from_unit(points[int(answer.index)]), False
+
+
+def _points(
+    model: Model, trials: Sequence[TrialRecord], tried: np.ndarray, *, seed: tuple[int, ...]
+) -> tuple[np.ndarray, np.ndarray]:
+    """The unit points to choose from, always equally many, and which of them are no padding."""
+    is_real = np.ones(NUM_CANDIDATES, bool)
+    if model.whole is not None:
+        is_real[len(model.whole) :] = False
+        padding = np.repeat(model.whole[:1], NUM_CANDIDATES - len(model.whole), axis=0)
+        return np.concatenate([model.whole, padding]), is_real
+    scored = [(trial.score, place) for place, trial in enumerate(trials) if trial.score is not None]
+    best_first = [place for _, place in sorted(scored, key=lambda pair: -pair[0])]
+    near = candidates.nearby(model.space, tried[best_first], seed=(*seed, 2))
+    return np.concatenate([candidates.pool(model.space, seed=seed), near]), is_real
+
+
+def _small_features(space: SearchSpace) -> SpaceFeatures:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LargeDictionaryWarning)
+        made = [space.features(**SMALLER[0])]
+        for sizes in SMALLER[1:]:
+            if made[-1].num_features <= MANY_FEATURES:
+                break
+            made.append(space.features(**sizes))
+    return made[-1]

@@ -1,0 +1,433 @@
+"""LiBOSampler in Optuna studies: what it learns from, what it offers, and what it says.
+
+Nearly all studies here are on one space, so that learning and suggesting are compiled once.
+"""
+
+import math
+import pickle
+import warnings
+
+import numpy as np
+import optuna
+import pytest
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.trial import TrialState
+
+from jlibo.integrations import model as models
+from jlibo.integrations.optuna import LiBOSampler, LiBOSamplerWarning
+from jlibo.tune import Float, Int, Memory, MemoryMismatch, SearchSpace, Tuner
+
+DISTRIBUTIONS = {
+    "x": FloatDistribution(0, 1),
+    "rate": FloatDistribution(1e-4, 1, log=True),
+    "depth": IntDistribution(1, 9),
+}
+SPACE = SearchSpace(x=Float(0, 1), rate=Float(1e-4, 1, log=True), depth=Int(1, 9))
+LEVEL = 0.05
+
+
+@pytest.fixture(autouse=True)
+def _quiet():
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", LiBOSamplerWarning)  # said only where a test expects it
+        yield
+    optuna.logging.set_verbosity(before)
+
+
+def loss(x: float, rate: float, depth: int, shift: float = 0.0) -> float:
+    """Zero at its minimum, which lies at x = 0.7, a rate of about 2e-3 and depth 3 for `shift` zero."""
+    place = math.log10(rate) / 4 + 1
+    return 4 * (x - 0.7 - shift) ** 2 + 3 * (place - 0.3 - shift) ** 2 + 0.02 * (depth - 3) ** 2
+
+
+def objective(shift: float = 0.0, sign: float = 1.0):
+    def evaluate(trial: optuna.Trial) -> float:
+        x = trial.suggest_float("x", 0, 1)
+        rate = trial.suggest_float("rate", 1e-4, 1, log=True)
+        return sign * loss(x, rate, trial.suggest_int("depth", 1, 9), shift)
+
+    return evaluate
+
+
+def random_study(num_trials: int = 20, *, seed: int = 0, direction: str = "minimize") -> optuna.Study:
+    """A study that was done by another sampler, in memory."""
+    sampler = optuna.samplers.RandomSampler(seed=seed)
+    study = optuna.create_study(sampler=sampler, direction=direction, study_name=f"random {seed}")
+    study.optimize(objective(sign=1.0 if direction == "minimize" else -1.0), n_trials=num_trials)
+    return study
+
+
+def trials_needed(study: optuna.Study, level: float) -> int:
+    reached = [trial.number for trial in study.trials if trial.value is not None and trial.value <= level]
+    return min(reached, default=len(study.trials)) + 1
+
+
+def all_params(study: optuna.Study) -> list[dict]:
+    return [trial.params for trial in study.trials]
+
+
+# --- what is learned --------------------------------------------------------------------------------------
+
+
+def test_the_second_of_two_studies_in_one_storage_needs_fewer_trials(tmp_path):
+    """Five seeds, each with a control: the second study again, without the first one."""
+    needed, control = [], []
+    for seed in range(5):
+        storage = f"sqlite:///{tmp_path}/{seed}.db"
+        first = optuna.create_study(
+            storage=storage, study_name="first", sampler=LiBOSampler(storage=storage, seed=seed)
+        )
+        first.optimize(objective(), n_trials=15)
+        second = optuna.create_study(
+            storage=storage, study_name="second", sampler=LiBOSampler(storage=storage, seed=100 + seed)
+        )
+        second.optimize(objective(0.05), n_trials=15)
+        alone = optuna.create_study(sampler=LiBOSampler(seed=100 + seed))
+        alone.optimize(objective(0.05), n_trials=15)
+        needed.append(trials_needed(second, LEVEL))
+        control.append(trials_needed(alone, LEVEL))
+    fewer = sum(a < b for a, b in zip(needed, control, strict=True))
+    assert fewer >= 4, (needed, control)
+    assert np.mean(needed) <= 0.5 * np.mean(control), (needed, control)
+
+
+def test_a_study_of_either_direction_teaches():
+    """The first trial is already near the optimum, whichever way the past study was told to go."""
+    for direction in ("minimize", "maximize"):
+        past = random_study(25, direction=direction)
+        study = optuna.create_study(sampler=LiBOSampler(past_studies=[past], seed=0))
+        study.optimize(objective(), n_trials=3)
+        assert study.best_value < np.quantile([abs(trial.value) for trial in past.trials], 0.1)
+
+
+def test_learning_is_not_repeated_at_every_trial(monkeypatch):
+    calls = []
+    learn = models.learn
+    monkeypatch.setattr(models, "learn", lambda *args: calls.append(args[1]) or learn(*args))
+    past = random_study()
+    sampler = LiBOSampler(past_studies=[past], seed=0)
+    optuna.create_study(sampler=sampler, study_name="one").optimize(objective(), n_trials=6)
+    assert [len(tasks) for tasks in calls] == [1]
+    past.optimize(objective(), n_trials=1)
+    optuna.create_study(sampler=sampler, study_name="two").optimize(objective(), n_trials=3)
+    assert [len(tasks) for tasks in calls] == [1, 1]  # a new study looks again
+
+
+def test_names_in_a_storage_and_all_of_a_storage_but_the_study_itself():
+    storage = optuna.storages.InMemoryStorage()
+    for name in ("a", "b", "mine"):
+        study = optuna.create_study(storage=storage, study_name=name)
+        for trial in random_study(4).trials:
+            study.add_trial(trial)
+    two = optuna.create_study(storage=storage, study_name="two", directions=["minimize", "minimize"])
+    two.add_trial(optuna.create_trial(values=[0.0, 1.0]))
+    mine = optuna.load_study(study_name="mine", storage=storage)
+    for given, expected in ((None, ["a", "b"]), (["b", "mine"], ["b"])):
+        past = LiBOSampler(storage=storage, past_studies=given)._past
+        tasks, trials, problem = past.read(mine, SPACE)
+        assert [task.name for task in tasks] == expected
+        assert len(trials) == 4 * len(expected)
+        assert problem is None
+
+
+def test_a_study_with_other_parameters_is_passed_over_and_that_is_said_once():
+    past = random_study()
+    other = optuna.create_study(study_name="other", sampler=optuna.samplers.RandomSampler(seed=0))
+    # The same name with another kind of distribution, which Optuna does not forgive in a relative sample.
+    other.optimize(lambda trial: trial.suggest_categorical("x", ["a", "b"]) == "a", n_trials=5)
+    study = optuna.create_study(sampler=LiBOSampler(past_studies=[past, other], seed=0))
+    with pytest.warns(LiBOSamplerWarning, match=r"nothing is learned from 'other'.*(?s:.*)'x'") as said:
+        study.optimize(objective(), n_trials=4)
+    assert len(said) == 1
+    assert all(trial.state == TrialState.COMPLETE for trial in study.trials)
+
+
+# --- what is offered --------------------------------------------------------------------------------------
+
+
+def test_the_same_seed_gives_the_same_trials():
+    def run(seed: int | None) -> list[dict]:
+        study = optuna.create_study(sampler=LiBOSampler(seed=seed))
+        study.optimize(objective(), n_trials=7)
+        return all_params(study)
+
+    assert run(3) == run(3)
+    assert run(3) != run(4)
+    assert run(None) != run(None)
+
+
+def test_trials_that_are_still_running_are_not_offered_again(monkeypatch):
+    seen = []
+    choose = models.choose
+    monkeypatch.setattr(models, "choose", lambda *args, **more: seen.append(args[2]) or choose(*args, **more))
+    study = optuna.create_study(sampler=LiBOSampler(seed=0))
+    study.optimize(objective(), n_trials=5)
+    asked = [study.ask(DISTRIBUTIONS).params for _ in range(4)]
+    assert [trial.state for trial in seen[-1]] == ["complete"] * 5 + ["pending"] * 3
+    assert [trial.params for trial in seen[-1][5:]] == asked[:3]
+    # What was offered counts before the trial has asked for it: another thread may be quicker.
+    started = [study.ask().number for _ in range(2)]
+    for number in started:
+        offered = study.sampler.sample_relative(study, study.trials[number], dict(DISTRIBUTIONS))
+        assert offered not in asked
+        asked.append(offered)
+    assert [trial.params for trial in seen[-1][5:]] == asked[:5]
+    points = np.asarray([SPACE.to_unit(params) for params in asked])
+    assert (np.abs(points[:, None] - points[None]).max(-1) + np.eye(6)).min() > 0.01
+
+
+def test_a_small_space_is_tried_out_by_two_workers_without_a_repeat():
+    """Two samplers that share nothing but the storage, as in two processes, with the same seed."""
+    distributions = {"a": IntDistribution(0, 4, step=2), "b": CategoricalDistribution([None, True])}
+    storage = optuna.storages.InMemoryStorage()
+    optuna.create_study(storage=storage, study_name="s")
+    sizes = {"num_basis": 1, "interactions": False}
+    workers = [
+        optuna.load_study(study_name="s", storage=storage, sampler=LiBOSampler(seed=0, sizes=sizes))
+        for _ in range(2)
+    ]
+    workers[0].tell(workers[0].ask(distributions), 0.0)
+    for turn in range(5):
+        workers[turn % 2].ask(distributions)
+    assert len({tuple(params.items()) for params in all_params(workers[0])}) == 6
+
+
+def test_threads_do_not_repeat_each_other():
+    study = optuna.create_study(sampler=LiBOSampler(past_studies=[random_study()], seed=0))
+    study.optimize(objective(), n_trials=12, n_jobs=3)
+    assert len(study.trials) == 12
+    assert len({tuple(sorted(params.items())) for params in all_params(study)}) == 12
+
+
+def test_failed_trials_are_avoided_and_never_learned_from():
+    study = optuna.create_study(sampler=LiBOSampler(seed=1))
+    study.optimize(objective(), n_trials=6)
+    best = study.best_params
+    trial = study.ask()  # what the model would look at next is near the best; let that fail
+    study.tell(trial, state=TrialState.FAIL)
+    study.enqueue_trial({**best, "x": min(best["x"] + 0.03, 1.0)})
+    failing = study.ask(DISTRIBUTIONS)
+    study.tell(failing, state=TrialState.FAIL)
+    scored = [SPACE.to_unit(t.params) for t in study.trials if t.state == TrialState.COMPLETE]
+    failed = SPACE.to_unit(failing.params)
+    for _ in range(5):
+        point = SPACE.to_unit(study.ask(DISTRIBUTIONS).params)
+        to_failure = np.linalg.norm(point - failed)
+        nearest = min(np.linalg.norm(point - other) for other in scored)
+        assert to_failure >= 0.1 * math.sqrt(3) or to_failure >= nearest
+    _, learned = study.sampler._knowledge(study, SPACE)
+    assert learned.num_tasks == 0
+
+
+def test_pruned_trials_count():
+    """All trials are pruned, and the search goes on by what they reported."""
+
+    def pruned(trial: optuna.Trial) -> float:
+        trial.report(objective()(trial), 0)
+        raise optuna.TrialPruned
+
+    study = optuna.create_study(sampler=LiBOSampler(seed=0))
+    study.optimize(pruned, n_trials=20)
+    reported = [trial.intermediate_values[0] for trial in study.trials]
+    assert min(reported[4:]) < LEVEL
+    assert np.median(reported[10:]) < np.median(reported[:4])
+
+
+def test_enqueued_trials_are_run_as_they_are_and_count(monkeypatch):
+    seen = []
+    choose = models.choose
+    monkeypatch.setattr(models, "choose", lambda *args, **more: seen.append(args[2]) or choose(*args, **more))
+    study = optuna.create_study(sampler=LiBOSampler(seed=0))
+    study.optimize(objective(), n_trials=4)
+    study.enqueue_trial({"x": 0.7, "rate": 2e-3, "depth": 3})
+    study.enqueue_trial({"x": 0.25})
+    study.optimize(objective(), n_trials=3)
+    assert study.trials[4].params == {"x": 0.7, "rate": 2e-3, "depth": 3}
+    assert study.trials[5].params["x"] == 0.25
+    assert [trial.params for trial in seen[-1]] == all_params(study)[:6]
+    study.enqueue_trial({"x": 1.5, "rate": 2e-3, "depth": 3})
+    with pytest.warns(UserWarning, match="out of range"):
+        study.optimize(objective(), n_trials=1)
+    study.optimize(objective(), n_trials=1)
+    assert 0 <= study.trials[-1].params["x"] <= 1
+    assert [trial.number for trial in seen[-1]] == list(range(7))  # without the one outside of the space
+
+
+# --- what falls back --------------------------------------------------------------------------------------
+
+
+def test_conditional_parameters_are_sampled_independently_and_that_is_said_once():
+    def conditional(trial: optuna.Trial) -> float:
+        value = objective()(trial)
+        if trial.number % 2:
+            return value + trial.suggest_float("odd", 0, 1)
+        return value + trial.suggest_int("even", 0, 9)
+
+    study = optuna.create_study(sampler=LiBOSampler(seed=0))
+    with pytest.warns(LiBOSamplerWarning, match="'(odd|even)' is sampled by RandomSampler") as said:
+        study.optimize(conditional, n_trials=8)
+    assert len(said) == 1
+    assert {len(trial.params) for trial in study.trials} == {4}
+    silent = LiBOSampler(seed=0, warn_independent_sampling=False)
+    optuna.create_study(sampler=silent).optimize(conditional, n_trials=4)
+
+
+def test_what_the_space_cannot_hold_is_sampled_independently():
+    def wide(trial: optuna.Trial) -> float:
+        return objective()(trial) + (trial.suggest_int("wide", 0, 2**50) < 0)
+
+    study = optuna.create_study(sampler=LiBOSampler(seed=0))
+    with pytest.warns(LiBOSamplerWarning, match="'wide'.*more than the model can hold") as said:
+        study.optimize(wide, n_trials=5)
+    assert len(said) == 1
+
+
+# --- the memory -------------------------------------------------------------------------------------------
+
+
+def test_a_memory_is_shared_with_the_tuner(tmp_path):
+    path = tmp_path / "memory.db"
+    with LiBOSamplerAt(path) as sampler:
+        study = optuna.create_study(study_name="by optuna", sampler=sampler)
+        study.optimize(objective(), n_trials=1)
+        assert not path.exists()  # one score teaches nothing, and the space may yet turn out to be another
+        study.optimize(objective(), n_trials=15)
+    with Tuner(SPACE, path, maximise=False) as tuner:
+        (task,) = tuner.memory.tasks()
+        held = tuner.memory.trials(task.id)
+        assert (task.name, task.source) == ("by optuna", "added")
+        assert [trial.score for trial in held] == [trial.value for trial in study.trials]
+        assert [trial.params for trial in held] == [trial.params for trial in study.trials]
+        assert tuner.knowledge()[1] == 1
+        with tuner.task("by tuner", budget=3) as own:
+            for trial in own:
+                own.tell(trial, loss(**trial.params))
+    with LiBOSamplerAt(path) as sampler:
+        study = optuna.create_study(study_name="by tuner", sampler=sampler)
+        study.optimize(objective(), n_trials=3)
+        assert sampler._knowledge(study, SPACE)[1].num_tasks == 2
+    assert study.best_value < LEVEL
+    with Memory.open_existing(path) as memory:
+        assert [task.name for task in memory.tasks()] == ["by optuna", "by tuner", "by tuner (2)"]
+
+
+def test_a_study_that_is_taken_up_again_stays_one_task(tmp_path):
+    """Two workers in turn, and then a run of the same name from the beginning."""
+    storage, path = optuna.storages.InMemoryStorage(), tmp_path / "memory.db"
+    optuna.create_study(storage=storage, study_name="s")
+    for _ in range(2):
+        with LiBOSamplerAt(path) as sampler:
+            study = optuna.load_study(study_name="s", storage=storage, sampler=sampler)
+            study.optimize(objective(), n_trials=3)
+            study.tell(study.ask(DISTRIBUTIONS), state=TrialState.FAIL)
+            assert sampler._knowledge(study, SPACE)[1].num_tasks == 0
+    with LiBOSamplerAt(path) as sampler:
+        again = optuna.create_study(study_name="s", sampler=sampler)
+        again.optimize(objective(), n_trials=2)
+        assert sampler._knowledge(again, SPACE)[1].num_tasks == 1
+    with Memory.open_existing(path) as memory:
+        tasks, trials = memory.snapshot()
+        assert [task.name for task in tasks] == ["s", "s (2)"]
+        assert [trial.number for trial in trials] == [0, 1, 2, 3, 4, 5, 6, 7, 0, 1]
+        assert [trial.state for trial in trials[:8]] == [*(["complete"] * 3), "failed"] * 2
+
+
+def test_a_memory_of_another_problem_is_refused_or_passed_over(tmp_path):
+    with Memory.open(tmp_path / "up.db", space=SPACE, maximise=True):
+        pass
+    study = optuna.create_study(sampler=LiBOSampler(tmp_path / "up.db"))
+    with pytest.raises(MemoryMismatch, match=r"the study minimises but the memory .* maximises"):
+        study.ask(DISTRIBUTIONS)
+    other = SearchSpace(x=Float(0, 2))
+    with Memory.open(tmp_path / "other.db", space=other, maximise=False) as memory:
+        study = optuna.create_study(sampler=LiBOSampler(memory, seed=0))
+        with pytest.warns(LiBOSamplerWarning, match="of another search space(?s:.*)'x': Float") as said:
+            study.optimize(objective(), n_trials=4)
+        assert len(said) == 1
+        assert memory.tasks() == []
+
+
+def test_hyperband_shows_a_part_of_the_study_and_the_memory_gets_all(tmp_path):
+    def reporting(trial: optuna.Trial) -> float:
+        value = objective()(trial)
+        for step in range(9):
+            trial.report(value + 1 / (step + 1), step)
+            if trial.should_prune():
+                raise optuna.TrialPruned
+        return value
+
+    pruner = optuna.pruners.HyperbandPruner(min_resource=1, max_resource=9)
+    with LiBOSamplerAt(tmp_path / "memory.db") as sampler:
+        study = optuna.create_study(study_name="h", sampler=sampler, pruner=pruner)
+        study.optimize(reporting, n_trials=12)
+    assert {TrialState.PRUNED, TrialState.COMPLETE} == {trial.state for trial in study.trials}
+    with Memory.open_existing(tmp_path / "memory.db") as memory:
+        (task,) = memory.tasks()
+        assert [trial.number for trial in memory.trials(task.id)] == list(range(12))
+
+
+class LiBOSamplerAt:
+    """A sampler with a memory, closed at the end."""
+
+    def __init__(self, path):
+        self.sampler = LiBOSampler(path, seed=0)
+
+    def __enter__(self) -> LiBOSampler:
+        return self.sampler
+
+    def __exit__(self, *_: object) -> None:
+        self.sampler.close()
+
+
+# --- the rest ---------------------------------------------------------------------------------------------
+
+
+def test_a_sampler_can_be_pickled(tmp_path):
+    sampler = LiBOSampler(tmp_path / "memory.db", seed=5)
+    study = optuna.create_study(sampler=sampler)
+    study.optimize(objective(), n_trials=5)
+    copy = pickle.loads(pickle.dumps(sampler))
+    asked = [
+        one.sample_relative(study, study.trials[-1], dict(DISTRIBUTIONS)) for one in (sampler, copy, copy)
+    ]
+    assert asked[0] == asked[1] == asked[2]
+    sampler.close()
+    copy.close()
+    with Memory.open(None, space=SPACE) as memory, pytest.raises(TypeError, match="memory in RAM"):
+        pickle.dumps(LiBOSampler(memory))
+
+
+def test_reseeding_changes_what_comes_next():
+    study = optuna.create_study(sampler=LiBOSampler(seed=5))
+    study.optimize(objective(), n_trials=5)
+    trial = study.ask()
+    frozen = study.trials[trial.number]
+    before = study.sampler.sample_relative(study, frozen, dict(DISTRIBUTIONS))
+    assert before == study.sampler.sample_relative(study, frozen, dict(DISTRIBUTIONS))
+    study.sampler.reseed_rng()
+    assert before != study.sampler.sample_relative(study, frozen, dict(DISTRIBUTIONS))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"memory": "m.db", "past_studies": []}, "`memory` should be given alone"),
+        ({"past_studies": ["a"]}, "the name 'a' without a `storage`"),
+        ({"past_studies": "a"}, "`past_studies` should be a list of Optuna studies"),
+        ({"past_studies": [3]}, "the entry 3"),
+        ({"mode": "other"}, "`mode` should be 'adaptive' or 'paper'"),
+        ({"seed": -1}, "`seed` should be a whole number >= 0"),
+        ({"budget": 0}, "`budget` should be a whole number >= 1"),
+    ],
+)
+def test_bad_arguments_are_named(arguments, words):
+    with pytest.raises(ValueError, match=words):
+        LiBOSampler(**arguments)
+
+
+def test_several_objectives_are_refused_in_words():
+    study = optuna.create_study(directions=["minimize", "maximize"], sampler=LiBOSampler())
+    with pytest.raises(ValueError, match=r"optimises one objective, but the study .* has 2"):
+        study.ask(DISTRIBUTIONS)
