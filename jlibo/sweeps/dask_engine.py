@@ -1,0 +1,203 @@
+"""Sweeps on Dask: chunks as tasks of `distributed`, for workers that come and go.
+
+A chunk is a pure function of its number, so that a task of a worker that was lost is simply run again
+elsewhere. Workers compile once and keep the program. They need jlibo, in the same versions, and one thread
+each; where one has more, its chunks still run one at a time (see the trap in `engines.choose_devices`).
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import logging
+import os
+import threading
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jlibo.checks import check_count
+from jlibo.sweeps.engines import Finished
+from jlibo.sweeps.points import Plan
+from jlibo.sweeps.program import CompiledChunks, Program, double_precision, trace, versions
+from jlibo.sweeps.progress import Meter
+
+NEEDS_DASK = "a sweep on Dask needs distributed: pip install 'jlibo[dask]'."
+
+
+@dataclasses.dataclass(frozen=True)
+class Order:
+    """All that a worker needs to compute any chunk of a sweep."""
+
+    run_fn: Callable[..., Any]
+    plan: Plan
+    dims: Mapping[str, Sequence[str]] | None
+    key_data: np.ndarray
+    key_impl: str
+    x64: bool
+    digest: str
+    versions: Mapping[str, str]
+
+
+class WorkerError(RuntimeError):
+    """A worker would compute something else than what was asked for."""
+
+
+# --- on a worker --------------------------------------------------------------------------------------------
+
+_one_at_a_time = threading.Lock()
+_kept: dict[str, tuple[Order, CompiledChunks]] = {}
+
+
+def compute_chunk(order_bytes: bytes, number: int) -> list[np.ndarray]:
+    """One chunk of a sweep, on the first device of this process. The program of the last sweep is kept."""
+    with _one_at_a_time:
+        name = hashlib.sha256(order_bytes).hexdigest()
+        if name not in _kept:
+            _kept.clear()
+            _kept[name] = _prepare(order_bytes)
+        order, compiled = _kept[name]
+        with jax.enable_x64(order.x64):
+            return compiled.run(order.plan, [number])[0]
+
+
+def _prepare(order_bytes: bytes) -> tuple[Order, CompiledChunks]:
+    import cloudpickle
+
+    order: Order = cloudpickle.loads(order_bytes)
+    if order.versions != versions():
+        raise WorkerError(f"a worker has {_words(versions())}, but should have {_words(order.versions)}.")
+    with jax.enable_x64(order.x64):
+        key = jax.random.wrap_key_data(jnp.asarray(order.key_data), impl=order.key_impl)
+        program = trace(order.run_fn, order.plan.points, key, dims=order.dims)
+        if program.digest != order.digest:
+            raise WorkerError(
+                "on a worker the function computes something else than here: does it depend on anything that "
+                "differs there, such as a file, a setting of jax or the time?"
+            )
+        return order, CompiledChunks(program, order.plan.chunk, jax.local_devices()[:1], key)
+
+
+def _words(found: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in found.items())
+
+
+# --- on the client ------------------------------------------------------------------------------------------
+
+
+def dask_chunks(
+    client: Any,
+    run_fn: Callable[..., Any],
+    program: Program,
+    plan: Plan,
+    key: Any,
+    dims: Mapping[str, Sequence[str]] | None,
+    numbers: Sequence[int],
+    meter: Meter | None,
+) -> Generator[Finished, None, None]:
+    """Hand all chunks to the cluster, and take them back as they get finished."""
+    try:
+        import cloudpickle
+        from distributed import as_completed
+    except ImportError:
+        raise ImportError(NEEDS_DASK) from None
+    order = Order(
+        run_fn,
+        plan,
+        dims,
+        np.asarray(jax.random.key_data(key)),
+        program.key_impl,
+        double_precision(),
+        program.digest,
+        versions(),
+    )
+    order_bytes = cloudpickle.dumps(order)
+    name = hashlib.sha256(order_bytes).hexdigest()[:16]
+    # One copy on the scheduler, which workers fetch: it is a task as well, and so survives any worker.
+    shipped = client.submit(bytes, order_bytes, key=f"jlibo-order-{name}")
+    futures = {
+        client.submit(compute_chunk, shipped, number, key=f"jlibo-chunk-{name}-{number:05d}"): number
+        for number in numbers
+    }
+    if meter is not None:
+        meter.begin(0)
+    try:
+        for future, arrays in as_completed(list(futures), with_results=True):
+            number = futures.pop(future)
+            future.release()
+            yield number, arrays
+            if meter is not None:
+                meter.finish(1)
+    finally:
+        # At the end there is nothing left to cancel; when stopped, the cluster should stop too.
+        if futures:
+            with contextlib.suppress(Exception):
+                client.cancel(list(futures))
+
+
+def worker_budget(client: Any) -> int | None:
+    """Half of the memory of the smallest worker, where workers have limits."""
+    workers = client.scheduler_info(n_workers=-1)["workers"].values()
+    limits = [worker["memory_limit"] for worker in workers if worker.get("memory_limit")]
+    return min(limits) // 2 if limits else None
+
+
+def worker_environment() -> dict[str, str]:
+    """What has to be set before a worker imports jax."""
+    nproc = os.environ.get("NPROC") or str(max(4, os.cpu_count() or 1))
+    answer = {"NPROC": nproc, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    if getattr(jax.config, _CACHE_SETTINGS[0]):
+        # Whoever keeps compiled programs here shares them: all workers compile the same one.
+        for name in _CACHE_SETTINGS:
+            answer[name.upper()] = str(getattr(jax.config, name))
+    return answer
+
+
+_CACHE_SETTINGS = (
+    "jax_compilation_cache_dir",
+    "jax_persistent_cache_min_compile_time_secs",
+    "jax_persistent_cache_min_entry_size_bytes",
+)
+
+
+@contextlib.contextmanager
+def local_client(num_workers: int) -> Iterator[Any]:
+    """A client of a cluster on this machine: processes of one thread, on the loopback interface alone."""
+    check_count("num_workers", num_workers)
+    try:
+        import dask.config as dask_config
+        from distributed import Client, LocalCluster
+    except ImportError:
+        raise ImportError(NEEDS_DASK) from None
+    settings = {
+        "distributed.nanny.pre-spawn-environ": worker_environment(),
+        # A chunk is not to blame for the workers that die under it.
+        "distributed.scheduler.allowed-failures": 20,
+    }
+    with (
+        dask_config.set(settings),
+        LocalCluster(
+            n_workers=num_workers,
+            threads_per_worker=1,
+            processes=True,
+            host="127.0.0.1",
+            dashboard_address=None,  # pyright: ignore[reportArgumentType]
+            memory_limit=0,  # a chunk is within its budget already; Dask would kill at a limit of its own
+            silence_logs=logging.CRITICAL,
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        yield client
+
+
+@contextlib.contextmanager
+def connect(address: str) -> Iterator[Any]:
+    """A client of the scheduler at `address`, such as tcp://10.0.0.1:8786."""
+    try:
+        from distributed import Client
+    except ImportError:
+        raise ImportError(NEEDS_DASK) from None
+    with Client(address, timeout="10s") as client:
+        yield client

@@ -1,0 +1,251 @@
+"""`Labelled`: arrays whose axes have names, and coordinates along them.
+
+| here       | what it is                                                                             |
+|------------|----------------------------------------------------------------------------------------|
+| array      | a result, such as `regret`, with one name for each axis: `("lam", "seed", "task")`     |
+| coordinate | the values along an axis, such as those of `lam`; a list of points has them along `point` |
+| attrs      | anything else to remember, as JSON                                                     |
+
+It holds NumPy arrays and does little: choose by name, average, save, and hand over to xarray or pandas where
+one of these is installed.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jlibo.checks import fail
+from jlibo.sweeps import named_file
+
+FORMAT = "jlibo-labelled"
+FORMAT_VERSION = 1
+
+
+class Variable(NamedTuple):
+    """An array and the names of its axes."""
+
+    dims: tuple[str, ...]
+    values: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Labelled:
+    """Arrays with named axes. `result["regret"]` is the plain array, `result.dims("regret")` its axes."""
+
+    arrays: Mapping[str, Variable]
+    coords: Mapping[str, Variable] = dataclasses.field(default_factory=dict)
+    attrs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self):
+        sizes: dict[str, tuple[int, str]] = {}
+        for kind, variables in (("array", self.arrays), ("coordinate", self.coords)):
+            for name, (dims, values) in variables.items():
+                what = f"{kind} {name}"
+                if len(dims) != values.ndim:
+                    fail("dims", f"one name for each of the {values.ndim} axes of {what}", tuple(dims))
+                if len(set(dims)) != len(dims):
+                    fail("dims", f"different names for the axes of {what}", tuple(dims))
+                for dim, size in zip(dims, values.shape, strict=True):
+                    known, other = sizes.setdefault(dim, (size, what))
+                    if known != size:
+                        fail("dims", f"of one size: '{dim}' is {known} long in {other}", f"{size} in {what}")
+        for name, (dims, _) in self.coords.items():
+            if len(dims) != 1:
+                fail("coords", f"of one axis each, {name} too", f"axes {tuple(dims)}")
+
+    # --- looking ---
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the arrays."""
+        return tuple(self.arrays)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The length of every axis."""
+        both = [*self.arrays.values(), *self.coords.values()]
+        return {dim: size for dims, values in both for dim, size in zip(dims, values.shape, strict=True)}
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self._variable(name).values
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.arrays
+
+    def dims(self, name: str) -> tuple[str, ...]:
+        """The names of an array's axes."""
+        return self._variable(name).dims
+
+    def coord(self, name: str) -> np.ndarray:
+        """The values of a coordinate; of an axis without one, its places 0, 1, ..."""
+        if name in self.coords:
+            return self.coords[name].values
+        if name not in self.sizes:
+            fail("name", f"one of {sorted({*self.coords, *self.sizes})}", repr(name))
+        return np.arange(self.sizes[name])
+
+    def __repr__(self) -> str:
+        lines = ["Labelled(" + ", ".join(f"{dim}: {size}" for dim, size in self.sizes.items()) + ")"]
+        width = max((len(name) for name in self.arrays), default=0)
+        for name, (dims, values) in self.arrays.items():
+            lines.append(f"  {name:<{width}}  [{', '.join(dims)}]  {values.dtype}")
+        return "\n".join(lines)
+
+    def _variable(self, name: str) -> Variable:
+        if name not in self.arrays:
+            raise KeyError(f"there is no array '{name}': there are {', '.join(self.arrays)}.")
+        return self.arrays[name]
+
+    # --- choosing ---
+
+    def isel(self, **places: int | slice | Sequence[int] | np.ndarray) -> "Labelled":
+        """Choose by place: `isel(seed=0)` drops the axis, `isel(seed=[0, 1])` or a slice keeps it."""
+        for dim in places:
+            if dim not in self.sizes:
+                fail("isel", f"axes among {', '.join(self.sizes)}", repr(dim))
+
+        def choose(variable: Variable) -> Variable:
+            dims, values = variable
+            for dim in [dim for dim in dims if dim in places]:
+                place: Any = places[dim]
+                if isinstance(place, int | np.integer):
+                    values = np.take(values, int(place), axis=dims.index(dim))
+                    dims = tuple(other for other in dims if other != dim)
+                else:
+                    index = place if isinstance(place, slice) else np.asarray(place, np.intp)
+                    values = values[(slice(None),) * dims.index(dim) + (index,)]
+            return Variable(dims, np.asarray(values))
+
+        coords = {name: choose(variable) for name, variable in self.coords.items()}
+        attrs = dict(self.attrs)
+        return Labelled(
+            {name: choose(variable) for name, variable in self.arrays.items()},
+            {name: variable for name, variable in coords.items() if variable.dims},
+            attrs,
+        )
+
+    def sel(self, **values: Any) -> "Labelled":
+        """Choose by value: `sel(lam=0.1)` drops the axis, `sel(lam=[0.1, 0.5])` keeps it.
+
+        A coordinate along another axis, as `lam` is in a list of points, keeps all that have the value.
+        """
+        chosen = self
+        # Those along another axis first, as long as that axis is there.
+        for name in sorted(values, key=lambda name: name in self.sizes):
+            wanted = values[name]
+            known = chosen.coord(name)
+            dim = chosen.coords[name].dims[0] if name in chosen.coords else name
+            found = [_places_of(name, known, one) for one in np.atleast_1d(np.asarray(wanted))]
+            if name == dim and np.ndim(wanted) == 0:
+                chosen = chosen.isel(**{dim: int(found[0][0])})
+            else:
+                chosen = chosen.isel(**{dim: np.concatenate(found)})
+        return chosen
+
+    def mean_and_error(self, name: str, *, over: str = "seed") -> tuple[np.ndarray, np.ndarray]:
+        """Mean and standard error of an array over one axis, in double precision; of one entry, zero."""
+        dims, values = self._variable(name)
+        if over not in dims:
+            fail("over", f"one of the axes {', '.join(dims)} of {name}", repr(over))
+        axis, size = dims.index(over), values.shape[dims.index(over)]
+        wide = values.astype(np.float64)
+        spread = wide.std(axis, ddof=1) if size > 1 else np.zeros_like(wide.sum(axis))
+        return wide.mean(axis), spread / size**0.5
+
+    # --- handing over ---
+
+    def to_xarray(self) -> Any:
+        """As an `xarray.Dataset`."""
+        try:
+            import xarray
+        except ImportError:
+            raise ImportError("to_xarray needs xarray: pip install 'jlibo[xarray]'.") from None
+        return xarray.Dataset(
+            {name: (dims, values) for name, (dims, values) in self.arrays.items()},
+            coords={name: (dims, values) for name, (dims, values) in self.coords.items()},
+            attrs=dict(self.attrs),
+        )
+
+    def to_dataframe(self, *names: str) -> Any:
+        """As a `pandas.DataFrame`: a row for each entry, a column for each coordinate and each array.
+
+        Without names, all arrays. One array must have all axes, which the others may lack (their values are
+        repeated): `regret[task, step]` goes with `num_explore[task]`, but not with `support[task, group]`.
+        """
+        try:
+            import pandas
+        except ImportError:
+            raise ImportError("to_dataframe needs pandas: pip install 'jlibo[pandas]'.") from None
+        variables = {name: self._variable(name) for name in (names or self.arrays)}
+        if not variables:
+            return pandas.DataFrame()
+        dims, longest = max(variables.values(), key=lambda variable: len(variable.dims))
+        for name, variable in variables.items():
+            if not set(variable.dims) <= set(dims):
+                named = ", ".join(f"{other}[{', '.join(v.dims)}]" for other, v in variables.items())
+                fail("names", f"arrays whose axes are within {dims}; choose some of {named}", repr(name))
+        columns = {}
+        for place, dim in enumerate(dims):
+            along = {dim: self.coord(dim)} | {n: v.values for n, v in self.coords.items() if v.dims == (dim,)}
+            for name, values in along.items():
+                shape = [1] * len(dims)
+                shape[place] = -1
+                columns[name] = np.broadcast_to(values.reshape(shape), longest.shape).ravel()
+        for name, (own, values) in variables.items():
+            order = [own.index(dim) for dim in dims if dim in own]
+            shape = [size if dim in own else 1 for dim, size in zip(dims, longest.shape, strict=True)]
+            values = values.transpose(order).reshape(shape)
+            columns[name if name not in columns else f"{name}_value"] = np.broadcast_to(
+                values, longest.shape
+            ).ravel()
+        return pandas.DataFrame(columns)
+
+    # --- files ---
+
+    def save(self, path: str | Path) -> Path:
+        """Write one `.npz` file, whole or not at all. Equal content gives equal bytes."""
+        header = {
+            "format": FORMAT,
+            "format_version": FORMAT_VERSION,
+            "arrays": [[name, list(variable.dims)] for name, variable in self.arrays.items()],
+            "coords": [[name, list(variable.dims)] for name, variable in self.coords.items()],
+            "attrs": dict(self.attrs),
+        }
+        members = {f"array/{name}": values for name, (_, values) in self.arrays.items()}
+        members |= {f"coord/{name}": values for name, (_, values) in self.coords.items()}
+        path = Path(path)
+        named_file.write_atomically(path, lambda file: named_file.write_arrays(file, header, members))
+        return path
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Labelled":
+        """Read what `save` wrote."""
+        with open(path, "rb") as file:
+            try:
+                header, members = named_file.read_arrays(file)
+            except named_file.NamedFileError as error:
+                raise named_file.NamedFileError(f"'{path}' is not a saved result: {error}.") from None
+        if header.get("format") != FORMAT or header.get("format_version") != FORMAT_VERSION:
+            found = f"{header.get('format')} {header.get('format_version')}"
+            raise named_file.NamedFileError(
+                f"'{path}' is of format {found}, and this version of jlibo reads {FORMAT} {FORMAT_VERSION}."
+            )
+        return cls(
+            {name: Variable(tuple(dims), members[f"array/{name}"]) for name, dims in header["arrays"]},
+            {name: Variable(tuple(dims), members[f"coord/{name}"]) for name, dims in header["coords"]},
+            header["attrs"],
+        )
+
+
+def _places_of(name: str, known: np.ndarray, wanted: Any) -> np.ndarray:
+    if known.dtype.kind in "fc":
+        # 0.1 that went through single precision is still 0.1.
+        found = np.flatnonzero(np.isclose(known, wanted, rtol=1e-6, atol=0))
+    else:
+        found = np.flatnonzero(known == wanted)
+    if found.size == 0:
+        fail("sel", f"{name} among {known.tolist()}", repr(wanted))
+    return found

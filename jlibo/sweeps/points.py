@@ -1,0 +1,127 @@
+"""The points of a sweep, a grid or a list of hyper-parameters; and how points and seeds become chunks.
+
+| here    | what it is                                                                              |
+|---------|-----------------------------------------------------------------------------------------|
+| point   | one value for every hyper-parameter                                                     |
+| lane    | one point and one seed: one run                                                         |
+| chunk   | the lanes that one device runs as one batch, and that are written as one file           |
+
+Lanes go through all points of a seed before the next seed: whatever is finished has every point on the same
+seeds. All points of a seed have the same key, so that differences between points are not those of luck.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from jlibo.checks import check_count, check_finite, fail
+from jlibo.sweeps.labelled import Variable
+
+SEED, POINT = "seed", "point"
+
+
+@dataclasses.dataclass(frozen=True)
+class Points:
+    """Hyper-parameters by name, one value a point, and the axes that the points make."""
+
+    values: dict[str, np.ndarray]
+    """[points] each."""
+    dims: tuple[str, ...]
+    shape: tuple[int, ...]
+    coords: dict[str, Variable]
+
+    @property
+    def num_points(self) -> int:
+        return math.prod(self.shape)
+
+
+def as_points(grid: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None) -> Points:
+    """A mapping from names to values is a grid, all combinations; a sequence of mappings is a list."""
+    if grid is None:
+        grid = {}
+    if isinstance(grid, Mapping):
+        axes = {name: _axis(name, values) for name, values in grid.items()}
+        shape = tuple(len(values) for values in axes.values())
+        mesh = np.meshgrid(*axes.values(), indexing="ij") if axes else []
+        values = {name: block.ravel() for name, block in zip(axes, mesh, strict=True)}
+        return Points(
+            values, tuple(axes), shape, {name: Variable((name,), axis) for name, axis in axes.items()}
+        )
+    rows = list(grid)
+    if not rows or not all(isinstance(row, Mapping) for row in rows):
+        fail("grid", "a mapping of names to values, or a sequence of such points", repr(grid)[:80])
+    names = list(rows[0])
+    for number, row in enumerate(rows):
+        if set(row) != set(names):
+            fail("grid", f"points that all have {names}", f"{list(row)} as point {number}")
+        for name, value in row.items():
+            if np.ndim(value) != 0:
+                fail("grid", f"one number for {name} in point {number}", f"{value!r}")
+    columns = {name: _axis(name, [row[name] for row in rows]) for name in names}
+    coords = {name: Variable((POINT,), column) for name, column in columns.items()}
+    return Points(columns, (POINT,), (len(rows),), coords)
+
+
+def _axis(name: str, values: Any) -> np.ndarray:
+    if not isinstance(name, str) or not name.isidentifier() or name in (SEED, POINT, "key"):
+        fail("grid", f"names of arguments other than {SEED}, {POINT} and key", repr(name))
+    if isinstance(values, str | bytes) or np.ndim(values) != 1 or len(values) == 0:
+        fail("grid", f"a list of numbers for {name}", f"{values!r}")
+    axis = np.asarray(values)
+    if axis.dtype.kind not in "biuf":
+        fail("grid", f"numbers for {name}", f"{values!r}")
+    check_finite(name, axis)
+    return axis
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """Which runs there are, and in which chunk each is."""
+
+    points: Points
+    num_seeds: int
+    first_seed: int
+    chunk: int
+
+    def __post_init__(self):
+        check_count("num_seeds", self.num_seeds)
+        check_count("first_seed", self.first_seed, at_least=0)
+        check_count("chunk", self.chunk)
+        if self.first_seed + self.num_seeds > 2**31:
+            fail("first_seed", "such that all seeds are below 2**31", self.first_seed)
+
+    @property
+    def num_lanes(self) -> int:
+        return self.points.num_points * self.num_seeds
+
+    @property
+    def num_chunks(self) -> int:
+        return -(-self.num_lanes // self.chunk)
+
+    def num_present(self, number: int) -> int:
+        """How many lanes of a chunk are runs; the rest of the last one only fills it up."""
+        return min(self.chunk, self.num_lanes - number * self.chunk)
+
+    def inputs(self, number: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Seeds [chunk] and hyper-parameters [chunk] of a chunk. The last lane is repeated to fill it up."""
+        lanes = np.minimum(np.arange(number * self.chunk, (number + 1) * self.chunk), self.num_lanes - 1)
+        seeds, places = np.divmod(lanes, self.points.num_points)
+        params = {name: values[places] for name, values in self.points.values.items()}
+        return (self.first_seed + seeds).astype(np.uint32), params
+
+    def empty(self, shape: Sequence[int], dtype: Any) -> np.ndarray:
+        """An array for all lanes of one output."""
+        return np.empty((self.num_lanes, *shape), dtype)
+
+    def place(self, number: int) -> slice:
+        """Where a chunk's lanes are among all lanes."""
+        return slice(number * self.chunk, number * self.chunk + self.num_present(number))
+
+    def unfold(self, lanes: np.ndarray) -> np.ndarray:
+        """[lanes, ...] as [*points, seeds, ...]."""
+        rest = lanes.shape[1:]
+        by_point = lanes.reshape(self.num_seeds, self.points.num_points, *rest).swapaxes(0, 1)
+        return np.ascontiguousarray(by_point).reshape(*self.points.shape, self.num_seeds, *rest)

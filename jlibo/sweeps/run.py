@@ -1,0 +1,274 @@
+"""`sweep`: one function over seeds and hyper-parameters, as one batch after another of the same program."""
+
+import contextlib
+from collections.abc import Callable, Generator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PRNGKeyArray
+
+from jlibo.checks import check_count, fail
+from jlibo.sweeps import folder as folders
+from jlibo.sweeps import memory
+from jlibo.sweeps import progress as meters
+from jlibo.sweeps.engines import Finished, Processes, choose_devices, local_chunks
+from jlibo.sweeps.labelled import Labelled, Variable
+from jlibo.sweeps.points import SEED, Plan, Points, as_points
+from jlibo.sweeps.program import CompiledChunks, Program, double_precision, trace, versions
+
+
+def sweep(
+    run_fn: Callable[..., Any],
+    grid: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+    *,
+    num_seeds: int = 1,
+    first_seed: int = 0,
+    chunk: int | None = None,
+    memory_budget: int | None = None,
+    devices: int | Sequence[Any] | None = None,
+    dims: Mapping[str, Sequence[str]] | None = None,
+    coords: Mapping[str, Any] | None = None,
+    out: str | Path | None = None,
+    client: Any = None,
+    progress: bool | meters.ProgressFn = False,
+    attrs: Mapping[str, Any] | None = None,
+    key: PRNGKeyArray,
+) -> Labelled:
+    """Run `run_fn(key, **point)` for every point of the grid and every seed. It is traced once.
+
+    **Arguments:**
+
+    - `run_fn`: returns arrays: one, a dictionary, a `LifelongResult`, or any other tree of them. It has to
+      work under `jit` and `vmap`.
+    - `grid`: `{"lam": [0.1, 0.5], "omega": [0.2, 0.3]}` for all combinations, or
+      `[{"lam": 0.1, "omega": 0.2}, ...]` for a list of points.
+    - `num_seeds`, `first_seed`: seed i runs with `fold_in(key, i)`, the same for all points.
+    - `chunk`: how many runs a device takes as one batch; by default as `memory_budget` (bytes for a device;
+      by default half of what is free) allows. With the same chunk results are the same, bit for bit, in
+      any order, after any interruption and on Dask; between one device and several the last bit of a
+      float may differ.
+    - `devices`: all local devices by default; a number or a list takes some.
+    - `dims`: names of the axes of outputs, `{"curve": ("step",)}`; those of a `LifelongResult` are known.
+    - `coords`: values along those axes, `{"agent": ["full", "libo"]}`.
+    - `out`: a folder that keeps every finished chunk. The same call goes on where a killed one was.
+    - `client`: a `distributed.Client`: chunks become tasks of its cluster.
+    - `progress`: true for a bar, or a function of the share done and a word. With `out` or `client` it moves
+      by chunks, else also by the ticks of `run_fn` (`sweeps.tick`).
+    - `attrs`: JSON to keep with the result; part of what a folder is checked for.
+
+    **Returns:** a `Labelled` with axes of the points, then `seed`, then those of the outputs. Under
+    `jax.distributed` each process computes its share and all get the whole (a folder has to be shared).
+    """
+    points = as_points(grid)
+    check_count("num_seeds", num_seeds)
+    key = _new_style(key)
+    with contextlib.ExitStack() as stack:
+        report_fn = _report_fn(progress, stack)
+        meter = None if report_fn is None else meters.Meter(report_fn)
+        if meter is not None:
+            meter.say("tracing")
+        inner = meter if out is None and client is None else None
+        program = trace(run_fn, points, key, dims=dims, meter=inner)
+        empty = _coordinates(points, num_seeds, first_seed, program, coords)
+        processes = Processes()
+        if client is not None and processes.count > 1:
+            fail("client", "None under jax.distributed, which shares out the chunks itself", client)
+
+        def identity(chunk: int) -> dict[str, Any]:
+            return _identity(program, points, num_seeds, first_seed, chunk, key, attrs)
+
+        path = None if out is None else Path(out)
+        problem = None
+        if path is not None and processes.is_first:
+            try:
+                stack.enter_context(folders.locked(path))
+                chunk = chunk if chunk is not None else folders.stored_chunk(path)
+            except folders.SweepFolderError as error:
+                problem = str(error)
+        _stop_together(processes, problem)
+        compiled, chunk = _chosen_program(
+            program, points, num_seeds, chunk, memory_budget, devices, client, processes, meter, key
+        )
+        plan = Plan(points, num_seeds, first_seed, chunk)
+        folder = None
+        if path is not None:
+            if processes.is_first:
+                try:
+                    folder = folders.open_folder(path, identity(chunk))
+                except folders.SweepFolderError as error:
+                    problem = str(error)
+            _stop_together(processes, problem)
+            folder = folder or folders.join_folder(path, identity(chunk))
+
+        names = [output.name for output in program.outputs]
+        numbers = processes.share(range(plan.num_chunks))
+        todo = numbers if folder is None else folder.missing(numbers, names)
+        if meter is not None:
+            meter.expect(len(numbers), len(numbers) - len(todo))
+        finished: Generator[Finished, None, None]
+        if not todo:
+            finished = (one for one in ())
+        elif client is not None:
+            from jlibo.sweeps.dask_engine import dask_chunks
+
+            finished = dask_chunks(client, run_fn, program, plan, key, dims, todo, meter)
+        else:
+            finished = local_chunks(_compiled_now(compiled, meter), plan, todo, meter)
+        parts: dict[int, list[np.ndarray]] = {}
+        with contextlib.closing(finished):
+            for number, arrays in finished:
+                if folder is None:
+                    parts[number] = arrays
+                else:
+                    folder.write_chunk(number, names, arrays)
+        lanes = _collect(processes, plan, program, folder, parts)
+        result = Labelled(
+            {
+                output.name: Variable((*points.dims, SEED, *output.dims), plan.unfold(lanes.pop(output.name)))
+                for output in program.outputs
+            },
+            empty.coords,
+            {**_record(identity(chunk)), **(attrs or {})},
+        )
+        if folder is not None:
+            if processes.is_first:
+                result.save(folder.result_path)
+            processes.wait("jlibo-sweep-written")
+    return result
+
+
+def _new_style(key: Any) -> Any:
+    return key if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else jax.random.wrap_key_data(key)
+
+
+def _report_fn(progress: bool | meters.ProgressFn, stack: contextlib.ExitStack) -> meters.ProgressFn | None:
+    if progress is False:
+        return None
+    return stack.enter_context(meters.bar("sweep")) if progress is True else progress
+
+
+def _coordinates(
+    points: Points, num_seeds: int, first_seed: int, program: Program, coords: Mapping[str, Any] | None
+) -> Labelled:
+    """All coordinates, checked against the outputs before anything is computed."""
+    known = dict(points.coords)
+    known[SEED] = Variable((SEED,), np.arange(first_seed, first_seed + num_seeds))
+    sizes = {dim: n for output in program.outputs for dim, n in zip(output.dims, output.shape, strict=True)}
+    for dim in sizes:
+        if dim in known:
+            fail("dims", f"names other than the sweep's own {', '.join(known)}", repr(dim))
+    for dim, values in (coords or {}).items():
+        if dim not in sizes:
+            fail("coords", f"along axes among {', '.join(sizes)}", repr(dim))
+        known[dim] = Variable((dim,), np.asarray(values))
+    # No array of the result is made to see whether its shape fits: one element stands for all of them.
+    stand_ins = {
+        output.name: Variable(output.dims, np.broadcast_to(np.zeros((), output.dtype), output.shape))
+        for output in program.outputs
+    }
+    return Labelled(stand_ins, known)
+
+
+def _chosen_program(
+    program, points, num_seeds, chunk, memory_budget, devices, client, processes, meter, key
+) -> tuple[Callable[[], CompiledChunks], int]:
+    """The chunk, and how to get its program: it is compiled here only if that is needed to choose."""
+    num_lanes = points.num_points * num_seeds
+    local = choose_devices(1 if client is not None else devices)
+    if memory_budget is not None:
+        check_count("memory_budget", memory_budget)
+
+    def compile_for(chunk: int) -> CompiledChunks:
+        if meter is not None:
+            meter.say("compiling")
+        return CompiledChunks(program, chunk, local, key)
+
+    compiled = None
+    if chunk is None and processes.is_first:
+        budget = memory_budget
+        if budget is None and client is not None:
+            from jlibo.sweeps.dask_engine import worker_budget
+
+            budget = worker_budget(client)
+        budget = memory.default_budget(local) if budget is None else budget
+        compiled = memory.fitting(compile_for, memory.wanted_chunk(num_lanes, local), budget)
+        chunk = compiled.chunk
+    chosen = processes.agree(chunk or 0)
+    check_count("chunk", chosen)
+    if compiled is None or compiled.chunk != chosen:
+        return (lambda: compile_for(chosen)), chosen
+    return (lambda: compiled), chosen
+
+
+def _compiled_now(compiled: Callable[[], CompiledChunks], meter: meters.Meter | None) -> CompiledChunks:
+    answer = compiled()
+    if meter is not None:
+        meter.say("running")
+    return answer
+
+
+def _stop_together(processes: Processes, problem: str | None) -> None:
+    told = processes.all_good(problem)
+    if told is not None:
+        raise folders.SweepFolderError(told)
+
+
+def _collect(
+    processes: Processes,
+    plan: Plan,
+    program: Program,
+    folder: folders.SweepFolder | None,
+    parts: dict[int, list[np.ndarray]],
+) -> dict[str, np.ndarray]:
+    """All lanes of every output, from memory or from the folder."""
+    names = [output.name for output in program.outputs]
+    lanes = {output.name: plan.empty(output.shape, output.dtype) for output in program.outputs}
+    if folder is None:
+        parts = processes.gather(plan, program, parts)
+    else:
+        processes.wait("jlibo-sweep-computed")
+    for number in range(plan.num_chunks):
+        arrays = parts.pop(number) if folder is None else folder.read_chunk(number, names)
+        for name, array in zip(names, arrays, strict=True):
+            lanes[name][plan.place(number)] = array
+    return lanes
+
+
+def _identity(
+    program: Program,
+    points: Points,
+    num_seeds: int,
+    first_seed: int,
+    chunk: int,
+    key: Any,
+    attrs: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """All that the numbers in a folder depend on."""
+    return {
+        "config": dict(attrs or {}),
+        "versions": versions(),
+        "platform": jax.default_backend(),
+        "x64": double_precision(),
+        "points": {
+            "dims": list(points.dims),
+            "shape": list(points.shape),
+            **{name: values.tolist() for name, values in points.values.items()},
+        },
+        "num_seeds": num_seeds,
+        "first_seed": first_seed,
+        "key": [program.key_impl, *np.asarray(jax.random.key_data(key)).ravel().tolist()],
+        "chunk": chunk,
+        "outputs": {
+            output.name: [list(output.dims), list(output.shape), str(output.dtype)]
+            for output in program.outputs
+        },
+        "program": program.digest,
+    }
+
+
+def _record(identity: dict[str, Any]) -> dict[str, Any]:
+    """What a result keeps of it."""
+    return {name: identity[name] for name in ("versions", "platform", "x64", "chunk", "key")}

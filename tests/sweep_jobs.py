@@ -1,0 +1,123 @@
+"""Sweeps to be run in processes of their own: `python sweep_jobs.py JOB ...`. Not a test by itself."""
+
+import os
+import sys
+import time
+import warnings
+from pathlib import Path
+
+os.environ.setdefault("NPROC", "12")
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jlibo
+from jlibo.sweeps import SweepWarning, engines, tick
+
+GRID = {"lam": [0.1, 0.5, 0.7], "omega": [0.0, 1.0]}
+NUM_SEEDS = 11
+
+
+def quick(key, lam, omega):
+    """Compiles in a moment; products, sums and a scan, so that another batch may round in another way."""
+    matrix = jax.random.normal(key, (20, 20))
+
+    def step(state, index):
+        tick(index + 1, 5)
+        state = jnp.tanh(lam * matrix @ state + omega)
+        return state, state.sum()
+
+    state, curve = jax.lax.scan(step, jnp.ones(20), jnp.arange(5))
+    return {"curve": curve, "best": jnp.argmax(state)}
+
+
+def lifelong(key, lam, omega):
+    """The real thing, small: solver, posterior and policy."""
+    features = jlibo.Cosine(6)
+    env_key, run_key = jax.random.split(key)
+    env = jlibo.SyntheticEnv.draw(
+        features, support_size=2, candidates=np.linspace(0, 1, 40)[:, None], key=env_key
+    )
+    learner = jlibo.MetaKGL(lam, 0.1 + omega)
+    policy = jlibo.GPUCB(2.0, 0.1)
+    return jlibo.run_lifelong(env, features, policy, learner, num_tasks=3, horizon=9, key=run_key)
+
+
+def run_quick(**options):
+    options = {"num_seeds": NUM_SEEDS, "dims": {"curve": ("step",)}, "key": jax.random.key(3)} | options
+    return jlibo.sweep(quick, GRID, **options)
+
+
+def on_devices(folder: Path) -> None:
+    """The same sweep on 1, 2 and 8 of 8 devices; and what is said when there are too few threads for them."""
+    assert len(jax.local_devices()) == 8
+    for count in (1, 2, 8):
+        chosen = run_quick(devices=count)
+        assert chosen.attrs["chunk"] == 9
+        chosen.save(folder / f"quick-{count}.npz")
+        if count == 2:
+            continue  # it takes long to compile; the slow tests have it
+        # Seven points and seeds on eight devices of two lanes each: there is padding of both kinds.
+        points = [{"lam": 0.1, "omega": 0.0}, {"lam": 0.4, "omega": 0.2}, {"lam": 0.3, "omega": 0.5}]
+        result = jlibo.sweep(lifelong, points, num_seeds=7, chunk=2, devices=count, key=jax.random.key(1))
+        result.save(folder / f"lifelong-{count}.npz")
+    os.environ["NPROC"] = "4"
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert len(engines.choose_devices(None)) == 3
+    assert [one.category for one in caught] == [SweepWarning] and "NPROC=10" in str(caught[0].message)
+    with pytest.raises(ValueError, match="NPROC=10"):
+        engines.choose_devices(8)
+
+
+def in_processes(folder: Path, index: str, count: str, port: str) -> None:
+    """One of `count` processes, or the only one: the same script."""
+    if int(count) > 1:
+        address = f"127.0.0.1:{port}"
+        jax.distributed.initialize(
+            address, int(count), int(index), coordinator_bind_address=address, heartbeat_timeout_seconds=30
+        )
+    with_folder = run_quick(out=folder / "shared")
+    without = run_quick(chunk=4)
+    with_folder.save(folder / f"with-{count}-{index}.npz")
+    without.save(folder / f"without-{count}-{index}.npz")
+    # What only the first process can see stops all of them, and none waits for ever.
+    with pytest.raises(jlibo.sweeps.SweepFolderError, match="num_seeds was 11 and is 3 now"):
+        run_quick(out=folder / "shared", num_seeds=3)
+
+
+def in_folder(folder: Path, pause: str = "0") -> None:
+    """A sweep of many chunks, with a rest after each so that there is time to be killed."""
+    run_quick(out=folder, chunk=1, progress=lambda share, words: time.sleep(float(pause)))
+
+
+def on_dask(folder: Path, kill: str = "") -> None:
+    """On two workers, one of which is killed when the first chunk is back."""
+    import signal
+
+    from jlibo.sweeps.dask_engine import local_client
+
+    with local_client(2) as client:
+        found = client.run(os.getpid)
+        assert all("127.0.0.1" in address for address in found)
+        environment = client.run(lambda: (os.environ["NPROC"], "jax" in sys.modules))
+        assert {nproc for nproc, _ in environment.values()} == {os.environ["NPROC"]}
+        victims = list(found.values())[:1] if kill else []
+
+        def progress(share, words):
+            if share > 0 and victims:
+                os.kill(victims.pop(), signal.SIGKILL)
+
+        run_quick(out=folder, chunk=1, client=client, progress=progress)
+        assert not victims
+        if kill:
+            assert set(client.run(os.getpid).values()) != set(found.values())
+
+
+JOBS = {"devices": on_devices, "processes": in_processes, "folder": in_folder, "dask": on_dask}
+
+if __name__ == "__main__":
+    JOBS[sys.argv[1]](Path(sys.argv[2]), *sys.argv[3:])
