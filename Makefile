@@ -4,9 +4,12 @@ PYTHON ?= python3
 VENV ?= .venv
 PEERS_VENV ?= .venv-peers
 TABLES_VENV ?= .venv-tables
+TUNERS_VENV ?= .venv-tuners
+GPJAX_VENV ?= .venv-gpjax
 PYTEST_ARGS ?= -n 2 --dist loadfile
 DEMO_ARGS ?= reproduce lifelong-cosine --seeds 20 --out out
-BENCHMARKS ?= benchmarks/group_lasso.py
+BENCH_ARGS ?=
+AUTOML_ARGS ?=
 
 BIN := $(VENV)/bin
 PIP_INSTALL := -m pip install -qq --disable-pip-version-check
@@ -19,7 +22,8 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo test test-slow unit lint format typecheck check bench peers tables notebooks clean distclean
+.PHONY: help install demo test test-slow unit lint format typecheck check bench automl peers tuners gpjax \
+  tables tables-env notebooks clean distclean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -61,6 +65,30 @@ $(PEERS_VENV)/.installed: benchmarks/constraints-peers.txt
 	  $(call pins,$(PEERS_VENV),benchmarks/constraints-peers.txt)
 	@touch $@
 
+tuners: $(TUNERS_VENV)/.installed ## an environment of its own for jlibo beside Optuna and BoTorch
+
+# Of equal versions pip takes the one for the CPU alone (+cpu) where one is offered. BoTorch may be missing.
+$(TUNERS_VENV)/.installed: pyproject.toml benchmarks/constraints-tuners.txt
+	$(call make_venv,$(TUNERS_VENV))
+	$(call say_pins,$(TUNERS_VENV),benchmarks/constraints-tuners.txt)
+	@"$(TUNERS_VENV)/bin/python" $(PIP_INSTALL) -e . "optuna>=4" \
+	  $(call pins,$(TUNERS_VENV),benchmarks/constraints-tuners.txt)
+	@"$(TUNERS_VENV)/bin/python" $(PIP_INSTALL) "botorch>=0.14" torch \
+	  $(call pins,$(TUNERS_VENV),benchmarks/constraints-tuners.txt) || \
+	  echo "BoTorch and torch cannot be installed here: the benchmark goes on without them."
+	@touch $@
+
+gpjax: $(GPJAX_VENV)/.installed ## an environment of its own for GPJax
+
+# GPJax may be missing: the benchmark goes on without it.
+$(GPJAX_VENV)/.installed: benchmarks/constraints-gpjax.txt
+	$(call make_venv,$(GPJAX_VENV))
+	$(call say_pins,$(GPJAX_VENV),benchmarks/constraints-gpjax.txt)
+	@"$(GPJAX_VENV)/bin/python" $(PIP_INSTALL) "gpjax>=1.0" \
+	  $(call pins,$(GPJAX_VENV),benchmarks/constraints-gpjax.txt) || \
+	  echo "GPJax cannot be installed here: the benchmark goes on without it."
+	@touch $@
+
 # --- what people run ----------------------------------------------------------------------------------------
 
 demo: $(VENV)/.installed ## reproduce the paper's lifelong experiment, 20 seeds, into out/
@@ -74,8 +102,9 @@ check: test ## the same as test
 unit: $(VENV)/.installed ## the tests alone
 	@"$(BIN)/python" -m pytest $(PYTEST_ARGS)
 
-test-slow: $(VENV)/.installed ## the slow tests
-	@"$(BIN)/python" -m pytest $(PYTEST_ARGS) -m slow --timeout 3600
+test-slow: $(VENV)/.installed $(TABLES_VENV)/.installed ## the slow tests
+	@JLIBO_TABLES_PYTHON="$(abspath $(TABLES_VENV))/bin/python" \
+	  "$(BIN)/python" -m pytest $(PYTEST_ARGS) -m slow --timeout 3600
 
 lint: $(VENV)/.installed ## ruff: rules and format
 	@"$(BIN)/ruff" check --output-format concise .
@@ -88,12 +117,20 @@ format: $(VENV)/.installed ## let ruff fix and format what it can
 typecheck: $(VENV)/.installed ## pyright over jlibo/
 	@"$(BIN)/pyright" --pythonpath "$(BIN)/python"
 
-bench: $(VENV)/.installed $(PEERS_VENV)/.installed ## the benchmarks, side by side with peers
-	@set -e; for script in $(BENCHMARKS); do "$(BIN)/python" "$$script"; done
+bench: $(VENV)/.installed $(PEERS_VENV)/.installed $(TUNERS_VENV)/.installed $(GPJAX_VENV)/.installed ## all benchmarks beside peers, into benchmarks/RESULTS.md
+	@JLIBO_PEERS_PYTHON="$(abspath $(PEERS_VENV))/bin/python" \
+	  JLIBO_TUNERS_PYTHON="$(abspath $(TUNERS_VENV))/bin/python" \
+	  JLIBO_GPJAX_PYTHON="$(abspath $(GPJAX_VENV))/bin/python" \
+	  "$(BIN)/python" benchmarks/results.py $(BENCH_ARGS)
+
+automl: $(TUNERS_VENV)/.installed ## the trials a new tuning task needs, beside Optuna and BoTorch
+	@"$(TUNERS_VENV)/bin/python" -m benchmarks.automl $(AUTOML_ARGS)
 
 tables: $(TABLES_VENV)/.installed ## make the GLMNET table anew (about ten minutes), and check it
 	@"$(TABLES_VENV)/bin/python" -m benchmarks.tables.make_glmnet --workers 2
 	@"$(TABLES_VENV)/bin/python" -m benchmarks.tables.make_glmnet --check
+
+tables-env: $(TABLES_VENV)/.installed ## the environment of the table maker (glmnet is GPL: never in ours)
 
 $(TABLES_VENV)/.installed: benchmarks/tables/requirements.txt
 	$(call make_venv,$(TABLES_VENV))
@@ -110,4 +147,4 @@ clean: ## remove caches and build products
 	@find jlibo tests benchmarks -type d -name __pycache__ -prune -exec rm -rf {} +
 
 distclean: clean ## remove the environments too
-	@rm -rf "$(VENV)" "$(PEERS_VENV)" "$(TABLES_VENV)"
+	@rm -rf "$(VENV)" "$(PEERS_VENV)" "$(TABLES_VENV)" "$(TUNERS_VENV)" "$(GPJAX_VENV)"

@@ -1,9 +1,16 @@
-"""What every benchmark shares: the machine it ran on, interleaved timing, one JSON line and a table."""
+"""What every benchmark shares: the machine it ran on, interleaved timing, one JSON line and a table.
 
+A result is a dictionary. What `results.py` makes RESULTS.md of are its `tables` (title, header, rows), its
+`aims` (`aim(...)`) and its `notes`, the words that say why a figure is what it is.
+"""
+
+import argparse
 import json
 import os
 import platform
 import statistics
+import subprocess
+import sys
 import time
 from importlib import metadata
 from pathlib import Path
@@ -82,6 +89,54 @@ def interleaved(contenders, repeats, budget=15.0, pause=0.005):
     }
 
 
+def arguments(doc, **choices):
+    """The options that every benchmark has."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="small sizes and few repeats")
+    parser.add_argument("--json", metavar="FILE", help="write the JSON line to a file too")
+    for name, words in choices.items():
+        parser.add_argument(f"--{name}", help=words)
+    return parser
+
+
+def aim(words, wanted, measured, at_most=False):
+    """What was aimed at and what came out: at least `wanted`, or at most."""
+    met = measured is not None and (measured <= wanted if at_most else measured >= wanted)
+    return dict(aim=words, wanted=wanted, measured=measured, at_most=at_most, met=bool(met))
+
+
+def child(script, request, environment=None):
+    """Run `script --child REQUEST` in a process of its own: (seconds from start to end, its last line).
+
+    The request tells the child when it was started (`begin`).
+    """
+    begin = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, script, "--child", json.dumps(dict(request, begin=time.time()))],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        env={**os.environ, **(environment or {})},
+    )
+    return time.perf_counter() - begin, json.loads(done.stdout.splitlines()[-1])
+
+
+def peak_memory_mb():
+    """The most memory this process ever had."""
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
+
+
+def number(value):
+    """Three digits or so, for people."""
+    if value is None:
+        return "-"
+    if isinstance(value, str):
+        return value
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
 def print_table(header, rows):
     """A plain table, columns as wide as they must be."""
     cells = [[str(cell) for cell in row] for row in [header, *rows]]
@@ -90,6 +145,23 @@ def print_table(header, rows):
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
         if number == 0:
             print("  ".join("-" * width for width in widths))
+
+
+def report(result, path=None):
+    """Print a result's tables and aims for people, then the JSON line."""
+    for table in result.get("tables", ()):
+        print(f"\n{table['title']}")
+        print_table(table["header"], table["rows"])
+    for one in result.get("aims", ()):
+        print(aim_words(one))
+    emit(result, path)
+
+
+def aim_words(one):
+    """One aim as a line."""
+    bound = f"{'at most' if one['at_most'] else 'at least'} {number(one['wanted'])}"
+    verdict = "met" if one["met"] else "missed"
+    return f"{verdict}: {one['aim']}: aimed at {bound}, measured {number(one['measured'])}"
 
 
 def emit(result, path=None):

@@ -1,0 +1,283 @@
+"""One suggestion: jlibo's next point beside scikit-learn's, BoTorch's and GPJax's, same kernel, same data.
+
+    python benchmarks/gp_step.py [--quick] [--json FILE]
+
+The state of play: n observations are known, one more reward has just come in, and the next of 1,000
+candidates is wanted, by an upper confidence bound. The kernel is the average of 50 cosines; hyper-parameters
+are fixed, so that nobody fits anything. A peer conditions on all observations anew, which is what its
+interface offers; jlibo takes the one reward into its belief. "from nothing" is jlibo conditioning on all
+observations one by one, for who has no belief yet. Double precision for all, and single for jlibo as well.
+
+Peers live in environments of their own: JLIBO_TUNERS_PYTHON (BoTorch, `make tuners`) and JLIBO_GPJAX_PYTHON
+(`make gpjax`). Without one the benchmark goes on and says so.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import harness
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[1]
+NUM_FEATURES, NUM_CANDIDATES, NOISE_STD, NU = 50, 1000, 0.1, 10.0
+INTERPRETERS = dict(
+    sklearn=("", sys.executable, ""),
+    botorch=("JLIBO_TUNERS_PYTHON", ROOT / ".venv-tuners" / "bin" / "python", "make tuners"),
+    gpjax=("JLIBO_GPJAX_PYTHON", ROOT / ".venv-gpjax" / "bin" / "python", "make gpjax"),
+)
+
+NOTES = """\
+jlibo's step does not see how many observations there were: the belief is a mean and a variance at each
+candidate and a factor of the weights' covariance. A single step of 1,000 candidates and 50 features is
+about 0.2 million floating-point operations, so that most of its time is jax's own dispatch of a call; a
+batch of beliefs (`vmap`, as in a sweep over seeds) shares it, and the row "in a batch of 100" has the time
+of one of them. Peers condition on everything at each call: n^2 (n + candidates). The aim is taken against
+the fastest peer at each n."""
+
+
+def draw_data(size, seed=0):
+    """Cosine features scaled to the averaged kernel, places of the observations, rewards."""
+    rng = np.random.default_rng(seed)
+    points = np.linspace(0, 1, NUM_CANDIDATES)[:, None]
+    features = np.cos(np.pi * np.arange(1, NUM_FEATURES + 1) * points)
+    places = rng.integers(NUM_CANDIDATES, size=size)
+    coef = np.zeros(NUM_FEATURES)
+    coef[rng.permutation(NUM_FEATURES)[:5]] = rng.uniform(2, 5, 5)
+    rewards = features[places] @ coef + NOISE_STD * rng.standard_normal(size)
+    return features, places, rewards
+
+
+class Peer:
+    """A process that suggests with one of the peers; see peers_gp.py."""
+
+    def __init__(self, name, python, path):
+        script = Path(__file__).with_name("peers_gp.py")
+        self.process = subprocess.Popen(
+            [python, "-W", "ignore", script, name, path],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.name = name
+        self.version = self.answer()
+
+    def answer(self):
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the {self.name} process ended early; its error is above")
+        return json.loads(line)
+
+    def ask(self, **request):
+        self.process.stdin.write(json.dumps(request) + "\n")
+        self.process.stdin.flush()
+        return self.answer()
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def start_peers(path):
+    """Every peer that has an interpreter."""
+    found = []
+    for name, (variable, python, target) in INTERPRETERS.items():
+        python = os.environ.get(variable, str(python))
+        if not Path(python).exists():
+            print(f"{name}: no interpreter (run `{target}`, or set {variable}); going on without it")
+            continue
+        try:
+            found.append(Peer(name, python, path))
+        except RuntimeError as error:
+            print(f"{name}: left out, {error}")
+    return found
+
+
+class Ours:
+    """jlibo at one number of observations: a belief that lacks the last reward, and compiled functions."""
+
+    def __init__(self, data, size, dtype, batch=100):
+        import jax
+        import jax.numpy as jnp
+
+        import jlibo
+        from jlibo import posterior as gp
+
+        features, places, rewards = data
+        features, rewards = jnp.asarray(features, dtype), jnp.asarray(rewards[:size], dtype)
+        places = jnp.asarray(places[:size], jnp.int32)
+        prior = jlibo.Prior(jnp.zeros(NUM_FEATURES, dtype), jnp.full(NUM_FEATURES, 1 / NUM_FEATURES, dtype))
+        policy = jlibo.GPUCB(NU, NOISE_STD)
+        key = jax.random.key(0)
+
+        def condition_all(features, places, rewards):
+            def add(posterior, step):
+                place, reward = step
+                return gp.update(posterior, features[place], reward), None
+
+            posterior, _ = jax.lax.scan(add, gp.init(prior, NOISE_STD), (places, rewards))
+            return gp.belief_at(posterior, features)
+
+        def step(belief, place, reward):
+            belief = gp.observe_candidate(belief, place, reward)
+            return belief, jlibo.choose(policy, belief, key=key)
+
+        def from_nothing(features, places, rewards):
+            return jlibo.choose(policy, condition_all(features, places, rewards), key=key)
+
+        belief = jax.jit(condition_all)(features, places[:-1], rewards[:-1])
+        self.last = places[-1], rewards[-1]
+        self.compiled = jax.jit(step)
+        self.belief = belief
+        self.block = jax.block_until_ready
+        self.whole = jax.jit(from_nothing)
+        self.data = features, places, rewards
+        axes = gp.Belief(0, 0, None, 0)
+        self.batched = jax.jit(jax.vmap(step, in_axes=(axes, None, 0)))
+        self.batch = batch
+        spread = jnp.linspace(0.9, 1.1, batch, dtype=dtype)
+        rest = [jnp.broadcast_to(leaf, (batch, *leaf.shape)) for leaf in jax.tree.leaves(belief)]
+        repeated = jax.tree.unflatten(jax.tree.structure(belief), rest)
+        self.beliefs = gp.Belief(repeated.mean, repeated.variance, features, repeated.posterior)
+        self.rewards = self.last[1] * spread
+        new, index = self.compiled(belief, *self.last)
+        self.index = int(index)
+        self.scores = np.asarray(policy.scores(new, key=key), np.float64)
+
+    def step(self):
+        self.block(self.compiled(self.belief, *self.last))
+
+    def from_nothing(self):
+        self.block(self.whole(*self.data))
+
+    def in_batch(self):
+        self.block(self.batched(self.beliefs, self.last[0], self.rewards))
+
+
+def many(function, count):
+    """A contender whose seconds are those of one of `count` calls."""
+    run = harness.timed(lambda: [function() for _ in range(count)])
+    return lambda: run() / count
+
+
+def bench(data, size, peers, repeats):
+    """Everyone at one number of observations."""
+    import jax
+
+    single = Ours(data, size, np.float32)
+    with jax.enable_x64(True):
+        double = Ours(data, size, np.float64)
+    in_batch = harness.timed(single.in_batch)
+    contenders = {
+        "jlibo": many(double.step, 20),
+        "jlibo float32": many(single.step, 20),
+        "jlibo in a batch": lambda: in_batch() / single.batch,
+        "jlibo from nothing": many(double.from_nothing, 5),
+    }
+    agreement = {}
+    for peer in peers:
+        answer = peer.ask(do="suggest", size=size, scores=True)
+        difference = np.abs(np.array(answer["scores"]) - double.scores).max()
+        agreement[peer.name] = dict(same=answer["index"] == double.index, scores=float(difference))
+        contenders[peer.name] = lambda peer=peer: peer.ask(do="suggest", size=size)["seconds"]
+    agreement["jlibo float32"] = dict(
+        same=single.index == double.index, scores=float(np.abs(single.scores - double.scores).max())
+    )
+    with jax.enable_x64(True):
+        timings = harness.interleaved(contenders, repeats, budget=10.0)
+    return {name: timing.median for name, timing in timings.items()}, agreement
+
+
+def peer_aim(size, seconds, peer_names):
+    """The aim against the fastest peer, which is not met by leaving a peer out."""
+    fastest = min(peer_names, key=seconds.get)
+    words = f"n = {size}, times the fastest peer ({fastest})"
+    missing = [name for name in INTERPRETERS if name not in peer_names]
+    if missing:
+        return harness.aim(f"{words}, not measured: without {' and '.join(missing)}", 50, None)
+    return harness.aim(words, 50, seconds[fastest] / seconds["jlibo"])
+
+
+def main():
+    parser = harness.arguments(__doc__)
+    options = parser.parse_args()
+    sizes = (20, 40) if options.quick else (50, 100, 500)
+    data = features, places, rewards = draw_data(max(sizes))
+    seconds, agreement = {}, {}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "data.npz"
+        np.savez(
+            path,
+            candidates=features / np.sqrt(NUM_FEATURES),
+            rows=features[places] / np.sqrt(NUM_FEATURES),
+            rewards=rewards,
+            noise_std=NOISE_STD,
+            nu=NU,
+        )
+        peers = start_peers(path)
+        for size in sizes:
+            seconds[size], agreement[size] = bench(data, size, peers, repeats=3 if options.quick else 31)
+        versions = [peer.version for peer in peers]
+        for peer in peers:
+            peer.close()
+    names = list(seconds[sizes[0]])
+    peer_names = [peer.name for peer in peers]
+    best = {size: min(seconds[size][name] for name in peer_names) for size in sizes}
+    ratios = {size: best[size] / seconds[size]["jlibo"] for size in sizes}
+    steps = [seconds[size]["jlibo"] for size in sizes]
+    words = {"jlibo in a batch": "jlibo float32, in a batch of 100", "jlibo": "jlibo float64"}
+    rows = [
+        [words.get(name, name)] + [f"{1e6 * seconds[size][name]:,.0f}" for size in sizes] for name in names
+    ]
+    rows.append(["fastest peer / jlibo float64"] + [f"{ratios[size]:.0f}x" for size in sizes])
+    rows.append(
+        ["fastest peer / jlibo in a batch"]
+        + [f"{best[size] / seconds[size]['jlibo in a batch']:,.0f}x" for size in sizes]
+    )
+    result = dict(
+        benchmark="gp_step",
+        quick=options.quick,
+        machine=harness.describe_machine(("jax", "jaxlib", "numpy", "scikit-learn")),
+        peers=versions,
+        sizes=list(sizes),
+        seconds={str(size): seconds[size] for size in sizes},
+        agreement={str(size): agreement[size] for size in sizes},
+        tables=[
+            dict(
+                title="Microseconds for one suggestion among 1,000 candidates, after n observations",
+                header=["", *[f"n = {size}" for size in sizes]],
+                rows=rows,
+            ),
+            dict(
+                title="The same suggestion, and the largest difference of any candidate's score",
+                header=["against jlibo float64", *[f"n = {size}" for size in sizes]],
+                rows=[
+                    [name]
+                    + [
+                        f"{'the same' if agreement[size][name]['same'] else 'another'}, "
+                        f"{agreement[size][name]['scores']:.0e}"
+                        for size in sizes
+                    ]
+                    for name in agreement[sizes[0]]
+                ],
+            ),
+        ],
+        aims=[
+            *[peer_aim(size, seconds[size], peer_names) for size in sizes],
+            harness.aim(
+                "slowest over fastest step across the numbers of observations (1: constant)",
+                1.25,
+                max(steps) / min(steps),
+                at_most=True,
+            ),
+        ],
+        notes=NOTES,
+    )
+    harness.report(result, options.json)
+
+
+if __name__ == "__main__":
+    main()

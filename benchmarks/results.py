@@ -1,0 +1,143 @@
+"""Run every benchmark and write RESULTS.md from what they say.
+
+    python benchmarks/results.py [--quick] [--only NAME ...] [--out FILE]
+
+Each script is a process of its own and leaves one JSON line; the lines are kept beside RESULTS.md in
+results.jsonl, so that a run of some of them (`--only`) does not lose the others' figures. Words about the
+figures live in the scripts (their `notes`), and are written anew with them.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import harness
+
+HERE = Path(__file__).resolve().parent
+SCRIPTS = ("paper_experiment", "gp_step", "scaling", "roofline", "group_lasso", "ask_latency")
+TITLES = dict(
+    paper_experiment="The paper's experiment",
+    gp_step="One suggestion",
+    scaling="Growth",
+    roofline="Distance to the machine's limits",
+    group_lasso="The group lasso",
+    ask_latency="A question to the tuner",
+)
+
+
+def run_script(name, quick):
+    """One benchmark's result, or None where it failed; its output is shown as it comes."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "line.json"
+        command = [sys.executable, str(HERE / f"{name}.py"), "--json", str(path)]
+        print(f"=== {name}", flush=True)
+        begin = time.perf_counter()
+        code = subprocess.run(command + ["--quick"] * quick, check=False).returncode
+        if code != 0 or not path.exists():
+            print(f"{name} failed with exit code {code}", file=sys.stderr)
+            return None
+        result = json.loads(path.read_text())
+        return dict(result, minutes=(time.perf_counter() - begin) / 60, date=time.strftime("%Y-%m-%d"))
+
+
+def load(path):
+    """The results kept from earlier runs, by name."""
+    if not path.exists():
+        return {}
+    return {line["benchmark"]: line for line in map(json.loads, path.read_text().splitlines())}
+
+
+def write(path, text):
+    """Whole or not at all."""
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
+        file.write(text)
+    os.chmod(file.name, 0o644)
+    os.replace(file.name, path)
+
+
+def markdown(results):
+    """RESULTS.md, from the results by name."""
+    lines = [
+        "# Results",
+        "",
+        "Written by `make bench` (benchmarks/results.py); do not edit by hand. Medians of interleaved",
+        "repeats; compilation is apart unless a row says otherwise.",
+        "",
+    ]
+    chosen = [results[name] for name in SCRIPTS if name in results]
+    if any(result.get("quick") for result in chosen):
+        lines += ["**A quick run on small sizes: these figures say nothing about speed.**", ""]
+    lines += ["## Aims", "", *table(["", "aim", "wanted", "measured", ""], aim_rows(chosen)), ""]
+    for result in chosen:
+        lines += section(result)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def aim_rows(results):
+    rows = []
+    for result in results:
+        for one in result.get("aims", ()):
+            bound = f"{'at most' if one['at_most'] else 'at least'} {harness.number(one['wanted'])}"
+            verdict = "met" if one["met"] else "**missed**"
+            rows.append([result["benchmark"], one["aim"], bound, harness.number(one["measured"]), verdict])
+    return rows
+
+
+def section(result):
+    name = result["benchmark"]
+    machine = result["machine"]
+    versions = {k: v for k, v in machine.items() if k not in ("cpu", "cores", "memory_gb")}
+    said = [f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gb']} GB"]
+    said += [f"{package} {version}" for package, version in versions.items()]
+    for peer in result.get("peers") or []:
+        said += [f"{package} {version}" for package, version in peer.items()]
+    lines = [
+        f"## {TITLES[name]}",
+        "",
+        f"`benchmarks/{name}.py`, {result.get('date', '')}. {', '.join(said)}.",
+        "",
+    ]
+    for one in result.get("tables", ()):
+        lines += [f"{one['title']}:", "", *table(one["header"], one["rows"]), ""]
+    if result.get("notes"):
+        lines += [result["notes"], ""]
+    return lines
+
+
+def table(header, rows):
+    def line(cells):
+        return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
+
+    return [line(header), "|" + "---|" * len(header), *(line(row) for row in rows)]
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="small sizes, to see that everything runs")
+    parser.add_argument("--only", nargs="+", choices=SCRIPTS, default=SCRIPTS, metavar="NAME")
+    parser.add_argument("--out", type=Path, default=HERE / "RESULTS.md", help="where to write the tables")
+    options = parser.parse_args()
+    kept = options.out.with_name("results.jsonl")
+    results = load(kept)
+    failed = []
+    for name in options.only:
+        result = run_script(name, options.quick)
+        if result is None:
+            failed.append(name)
+            continue
+        results[name] = result
+        write(kept, "".join(json.dumps(results[each]) + "\n" for each in SCRIPTS if each in results))
+        write(options.out, markdown(results))
+    print(f"written to {options.out}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

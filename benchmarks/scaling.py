@@ -1,0 +1,183 @@
+"""How time and memory grow: with seeds, features, candidates and tasks.
+
+    python benchmarks/scaling.py [--quick] [--json FILE]
+
+Each size runs in a process of its own, so that its peak memory is its own. Seeds go through the experiments'
+runner, which plays them in chunks; the other sizes through `run_lifelong` with Meta-KGL on a few seeds.
+"""
+
+import json
+import os
+import time
+
+import harness
+import numpy as np
+
+SIZES = dict(
+    seeds=(1, 10, 100, 1_000, 10_000),
+    features=(50, 200, 1_000),
+    candidates=(1_000, 10_000, 100_000),
+    tasks=(10, 100, 500),
+)
+QUICK = dict(seeds=(1, 3), features=(20, 40), candidates=(100, 200), tasks=(2, 4))
+BASE = dict(features=50, candidates=1_000, tasks=4, steps=50)
+QUICK_BASE = dict(features=20, candidates=100, tasks=2, steps=9)
+NUM_SEEDS = 4
+UNITS = dict(
+    seeds="a seed of 4 agents",
+    features="a step",
+    candidates="a step",
+    tasks="a task",
+)
+
+NOTES = """\
+Memory is the peak of the whole process, in MB; the first row of seeds shows what Python, jax and the
+compiled program take before there is anything to compute. Beyond a chunk (100 seeds over all threads) only
+the results themselves grow, which are kept on the host: the column "results" has their size, and the peak
+has room for them twice, when the chunks are joined. A step costs candidates x features for the product and
+features^2 for the factor of the covariance; a task's group lasso has all past tasks in it, so that the time
+of a task rises with their number, and a run's with the square of it."""
+
+
+def run_child(request):
+    """One size: compile, run, and tell."""
+    os.environ.setdefault("NPROC", str(max(4, os.cpu_count() or 1)))
+    axis, base, value = request["axis"], request["base"], request["value"]
+    answer = seeds_run(value, base) if axis == "seeds" else lifelong_run({**base, axis: value})
+    print(json.dumps(dict(answer, peak_mb=harness.peak_memory_mb())))
+
+
+def seeds_run(num_seeds, base):
+    import dataclasses
+
+    import jax
+
+    from jlibo.experiments.runner import prepare_experiment
+    from jlibo.experiments.settings import find
+
+    experiment = dataclasses.replace(find("lifelong-cosine"), num_tasks=base["tasks"], horizon=base["steps"])
+    prepared = prepare_experiment(experiment, num_seeds=num_seeds)
+    repeats = 3 if num_seeds <= 1000 else 1
+    seconds, result = [], None
+    for _ in range(repeats):
+        result = None  # what the last repeat answered is not part of this one's memory
+        begin = time.perf_counter()
+        result = prepared.run()
+        seconds.append(time.perf_counter() - begin)
+    bytes_out = sum(leaf.nbytes for leaf in jax.tree.leaves(result.results))
+    return dict(
+        seconds=float(np.median(seconds)),
+        compile_s=prepared.compile_seconds,
+        units=num_seeds,
+        results_mb=bytes_out / 2**20,
+        chunk=prepared.seeds_at_once * prepared.num_threads,
+    )
+
+
+def lifelong_run(size):
+    import jax
+    import jax.numpy as jnp
+
+    import jlibo
+
+    features = jlibo.Cosine(size["features"])
+    points = jnp.linspace(0, 1, size["candidates"])[:, None]
+
+    def one(key):
+        env_key, run_key = jax.random.split(key)
+        env = jlibo.SyntheticEnv.draw(features, support_size=5, candidates=points, key=env_key)
+        result = jlibo.run_lifelong(
+            env,
+            features,
+            jlibo.GPUCB(10.0, 0.1),
+            jlibo.MetaKGL(lam=0.5, omega=0.25, tol=1e-5),
+            num_tasks=size["tasks"],
+            horizon=size["steps"],
+            key=run_key,
+        )
+        return result.regret, result.num_steps
+
+    keys = jax.random.split(jax.random.key(0), NUM_SEEDS)
+    begin = time.perf_counter()
+    compiled = jax.jit(jax.vmap(one)).lower(keys).compile()
+    compile_seconds = time.perf_counter() - begin
+    seconds = []
+    for _ in range(3):
+        begin = time.perf_counter()
+        jax.block_until_ready(compiled(keys))
+        seconds.append(time.perf_counter() - begin)
+        if sum(seconds) > 20:
+            break
+    return dict(seconds=float(np.median(seconds)), compile_s=compile_seconds)
+
+
+def units_of(axis, value, base):
+    """How many of the things whose time is told."""
+    if axis == "seeds":
+        return value
+    tasks = value if axis == "tasks" else base["tasks"]
+    return NUM_SEEDS * tasks * (1 if axis == "tasks" else base["steps"])
+
+
+def main():
+    parser = harness.arguments(__doc__, child="used by the benchmark itself")
+    options = parser.parse_args()
+    if options.child:
+        run_child(json.loads(options.child))
+        return
+    sizes, base = (QUICK, QUICK_BASE) if options.quick else (SIZES, BASE)
+    records, tables = {}, []
+    for axis, values in sizes.items():
+        records[axis] = {}
+        for value in values:
+            _, record = harness.child(__file__, dict(axis=axis, value=value, base=base))
+            record["per_unit"] = record["seconds"] / units_of(axis, value, base)
+            records[axis][value] = record
+            print(f"done: {value} {axis}", flush=True)
+        header = [axis, "run, s", f"{UNITS[axis]}, ms", "compile, s", "peak, MB"]
+        rows = [
+            [
+                f"{value:,}",
+                harness.number(record["seconds"]),
+                harness.number(1e3 * record["per_unit"]),
+                f"{record['compile_s']:.1f}",
+                harness.number(record["peak_mb"]),
+            ]
+            + ([harness.number(record["results_mb"])] if axis == "seeds" else [])
+            for value, record in records[axis].items()
+        ]
+        header += ["results, MB"] if axis == "seeds" else []
+        fixed = ", ".join(f"{number} {name}" for name, number in base.items() if name != axis)
+        tables.append(dict(title=f"With the number of {axis} ({fixed})", header=header, rows=rows))
+    seeds = records["seeds"]
+    middle, most = (
+        (list(sizes["seeds"])[-3:][0], max(sizes["seeds"])) if not options.quick else sizes["seeds"]
+    )
+    grown = seeds[most]["peak_mb"] - seeds[middle]["peak_mb"] - 2 * seeds[most]["results_mb"]
+    result = dict(
+        benchmark="scaling",
+        quick=options.quick,
+        machine=harness.describe_machine(),
+        records=records,
+        tables=tables,
+        aims=[
+            harness.aim(
+                f"time per seed at {most:,} seeds over that at {middle:,}",
+                1.1,
+                seeds[most]["per_unit"] / seeds[middle]["per_unit"],
+                at_most=True,
+            ),
+            harness.aim(
+                f"memory at {most:,} seeds beyond that at {middle:,} and the results twice, MB",
+                100,
+                grown,
+                at_most=True,
+            ),
+        ],
+        notes=NOTES,
+    )
+    harness.report(result, options.json)
+
+
+if __name__ == "__main__":
+    main()

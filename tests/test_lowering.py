@@ -1,0 +1,335 @@
+"""Every compiled entry of the library lowers for cuda and tpu, and none calls back to the host.
+
+One table of entries, each a function of arrays; a walk through the package sees to it that no jitted function
+is missing from the table. What is lowered here is never compiled: there may be no such device.
+"""
+
+import importlib
+import pkgutil
+import re
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import export
+
+import jlibo
+from jlibo import posterior as gp
+from jlibo.experiments import runner
+from jlibo.experiments.settings import find
+from jlibo.lifelong import run_agents
+from jlibo.meta import Setting, TaskData
+from jlibo.prior import semidefinite_cholesky
+from jlibo.tune import arrays, engine, task
+
+PLATFORMS = ("cuda", "tpu")
+NUM_FEATURES, NUM_TASKS, HORIZON = 5, 3, 6
+FEATURES = jlibo.Cosine(NUM_FEATURES)
+GROUPS = tuple(range(NUM_FEATURES))
+SETTING = Setting(GROUPS, NUM_TASKS, HORIZON, 3, jnp.float32)
+KEY = jax.ShapeDtypeStruct((2,), jnp.uint32)
+
+POLICIES = {
+    "GPUCB": jlibo.GPUCB(10.0, 0.1),
+    "GPUCB with TheoreticalNu": jlibo.GPUCB(jlibo.TheoreticalNu(1.0, 0.1, 0.1), 0.1),
+    "GPTS": jlibo.GPTS(0.1),
+    "OFUL": jlibo.OFUL(1.0, 0.1, 0.1),
+    "Greedy": jlibo.Greedy(0.1),
+    "ExpectedImprovement": jlibo.ExpectedImprovement(0.1),
+    "LogExpectedImprovement": jlibo.LogExpectedImprovement(0.1),
+    "Uniform": jlibo.Uniform(),
+}
+LEARNERS = {
+    "FixedPrior": jlibo.FixedPrior(),
+    "MetaKGL": jlibo.MetaKGL(0.1, 0.1),
+    "FederatedMetaKGL": jlibo.FederatedMetaKGL(0.1, 0.1, 0.25),
+    "MetaKeL": jlibo.MetaKeL(0.1),
+    "SelfTunedMetaKGL": jlibo.SelfTunedMetaKGL(num_lams=2),
+    "AdaptiveMetaKGL": jlibo.AdaptiveMetaKGL(num_lams=2, num_steps=2),
+}
+
+
+class Entry(NamedTuple):
+    """A function of arrays, their shapes, and the jitted functions of the package that it goes through."""
+
+    fn: Callable[..., Any]
+    shapes: tuple[Any, ...]
+    covers: tuple[str, ...] = ()
+
+
+def floats(*shape):
+    return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+
+def integers(*shape):
+    return jax.ShapeDtypeStruct(shape, jnp.int32)
+
+
+def booleans(*shape):
+    return jax.ShapeDtypeStruct(shape, jnp.bool_)
+
+
+def key_of(data):
+    return jax.random.wrap_key_data(data)
+
+
+def make_belief(rows, rewards):
+    posterior = gp.init(jlibo.full_prior(GROUPS, jnp.float32), 0.1)
+    return gp.observe_candidate(gp.belief_at(posterior, rows), jnp.asarray(1), rewards[0])
+
+
+def of_policy(policy):
+    def step(policy, rows, rewards, available, data):
+        belief = make_belief(rows, rewards)
+        chosen = jlibo.choose(policy, belief, available=available, key=key_of(data))
+        return chosen, gp.observe_pending(belief, chosen)
+
+    arguments = shapes_of(policy), floats(7, NUM_FEATURES), floats(7), booleans(7), KEY
+    return Entry(step, arguments)
+
+
+def of_learner(learner):
+    def update(learner, rows, rewards, explored):
+        state = learner.init(SETTING)
+        state, info = learner.update(state, TaskData(rows, rewards, explored), SETTING)
+        return learner.prior(state, SETTING), info
+
+    return Entry(
+        partial(with_static, learner, update),
+        (
+            shapes_of(learner),
+            floats(HORIZON, NUM_FEATURES),
+            floats(HORIZON),
+            booleans(HORIZON),
+        ),
+    )
+
+
+def with_static(module, fn, numbers, *args):
+    """`fn` of the module with its arrays replaced by traced ones."""
+    return fn(eqx.combine(numbers, eqx.filter(module, eqx.is_array, inverse=True)), *args)
+
+
+def shapes_of(tree):
+    return jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, jnp.float32), eqx.filter(tree, eqx.is_array)
+    )
+
+
+def make_env(data):
+    return jlibo.SyntheticEnv.draw(
+        FEATURES,
+        support_size=2,
+        candidates=jnp.linspace(0, 1, 9, dtype=jnp.float32)[:, None],
+        key=key_of(data),
+    )
+
+
+def lifelong(learners, data, *, policy="GPUCB", **rest):
+    return run_agents(
+        make_env(data),
+        FEATURES,
+        POLICIES[policy],
+        {name: LEARNERS[name] for name in learners},
+        num_tasks=NUM_TASKS,
+        horizon=HORIZON,
+        key=key_of(data),
+        **rest,
+    )
+
+
+def table_run(values, data):
+    env = jlibo.TableEnv(values, np.linspace(0, 1, 9, dtype=np.float32)[:, None])
+    return jlibo.run_lifelong(
+        env.shuffled(key=key_of(data)),
+        FEATURES,
+        POLICIES["LogExpectedImprovement"],
+        LEARNERS["MetaKGL"],
+        num_tasks=NUM_TASKS,
+        horizon=HORIZON,
+        scaling=jlibo.Standardise(),
+        key=key_of(data),
+    )
+
+
+def function_run(data):
+    env = jlibo.FunctionEnv(
+        jnp.linspace(0, 1, 9, dtype=jnp.float32)[:, None],
+        lambda point, shift: jnp.sin(3 * point[0] + shift),
+        lambda index, key: jax.random.uniform(key, dtype=jnp.float32),
+        0.1,
+    )
+    return jlibo.run_lifelong(
+        env, FEATURES, POLICIES["GPTS"], LEARNERS["FixedPrior"], num_tasks=2, horizon=3, key=key_of(data)
+    )
+
+
+def of_experiment(name, make):
+    experiment = find(name)
+    fn, shapes = make(experiment, 2)
+    return Entry(fn, jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), leaf.dtype), shapes))
+
+
+def solver(fn):
+    return Entry(
+        lambda design, targets, lam, mask: fn(design, targets, lam, groups=[0, 1, 1, 2, 0], mask=mask),
+        (floats(3, 4, NUM_FEATURES), floats(3, 4), floats(), booleans(3, 4)),
+        ("_group_lasso",),
+    )
+
+
+def box(policy):
+    def maximise(rows, rewards, data):
+        posterior = make_belief(rows, rewards).posterior
+        rest = dict(num_candidates=8, num_starts=2, num_steps=2)
+        return jlibo.maximise(policy, posterior, FEATURES, key=key_of(data), **rest)
+
+    return Entry(maximise, (floats(7, NUM_FEATURES), floats(7), KEY), ("_maximise",))
+
+
+def tuner_learn(features, scores, explored, present):
+    learner, scaling = LEARNERS["AdaptiveMetaKGL"], jlibo.Standardise()
+    past = engine.PastTrials(features, scores, explored, present, jnp.zeros(NUM_TASKS, scores.dtype))
+    count = jnp.asarray(2, jnp.int32)
+    return engine.learn(learner, scaling, jnp.asarray(0.1, scores.dtype), past, count, SETTING)
+
+
+def tuner_suggest(features, scores, told, pending, candidates, data):
+    learner, scaling = LEARNERS["AdaptiveMetaKGL"], jlibo.Standardise()
+    knowledge = engine.nothing_known(learner, scaling, SETTING)
+    return engine.suggest(
+        POLICIES["LogExpectedImprovement"],
+        scaling,
+        knowledge,
+        engine.OwnTrials(features, scores, told, pending),
+        candidates,
+        jnp.ones(len(candidates), bool),
+        jnp.zeros((), scores.dtype),
+        key=key_of(data),
+    )
+
+
+def tuner_best(points, scores, told, pending, candidates, near, data):
+    learner, scaling = LEARNERS["AdaptiveMetaKGL"], jlibo.Standardise()
+    knowledge = engine.nothing_known(learner, scaling, SETTING)
+    rows = arrays.OwnRows(points, scores, told, pending)
+    available = jnp.ones(len(candidates) + len(near), bool)
+    zero = jnp.zeros((), scores.dtype)
+    return task._best_candidate(
+        POLICIES["GPUCB"], scaling, knowledge, FEATURES, rows, candidates, near, available, zero, data
+    )
+
+
+TRIALS = (floats(4, NUM_FEATURES), floats(4), booleans(4), booleans(4))
+ENTRIES: dict[str, Callable[[], Entry]] = {
+    **{f"policy {name}": partial(of_policy, policy) for name, policy in POLICIES.items()},
+    **{f"learner {name}": partial(of_learner, learner) for name, learner in LEARNERS.items()},
+    "maximise GPUCB": partial(box, POLICIES["GPUCB"]),
+    "maximise GPTS": partial(box, POLICIES["GPTS"]),
+    "group_lasso": partial(solver, jlibo.group_lasso),
+    "group_lasso, a batch": lambda: Entry(
+        jax.vmap(lambda design, targets: jlibo.group_lasso(design, targets, 0.1)),
+        (floats(16, 3, 4, 40), floats(16, 3, 4)),
+    ),
+    "group_lasso_path": lambda: solver(
+        lambda design, targets, lam, **rest: jlibo.group_lasso_path(
+            design, targets, lam * jnp.array([2.0, 1.0], jnp.float32), **rest
+        )
+    )._replace(covers=("_path",)),
+    "lambda_max": lambda: solver(
+        lambda design, targets, lam, **rest: jlibo.lambda_max(design, targets, **rest)
+    )._replace(covers=("_lambda_max",)),
+    "features": lambda: Entry(FEATURES, (floats(2, 7, 1),), ("_evaluate_batch",)),
+    "max_kernel_diagonal": lambda: Entry(
+        lambda points: importlib.import_module("jlibo.features.bounds")._max_diagonal(FEATURES, points),
+        (floats(7, 1),),
+        ("_max_diagonal",),
+    ),
+    "semidefinite_cholesky": lambda: Entry(
+        semidefinite_cholesky, (floats(NUM_FEATURES, NUM_FEATURES),), ("semidefinite_cholesky",)
+    ),
+    "posterior": lambda: Entry(
+        lambda rows, rewards, data: gp.sample(
+            gp.observe(make_belief(rows, rewards).posterior, rows[0], rewards[1]), rows, key=key_of(data)
+        ),
+        (floats(7, NUM_FEATURES), floats(7), KEY),
+    ),
+    "run_agents, all learners": lambda: Entry(
+        partial(lifelong, tuple(LEARNERS)), (KEY,), ("_play_compiled",)
+    ),
+    "run_agents, all seeds at once": lambda: Entry(
+        jax.vmap(partial(lifelong, ("MetaKGL", "FederatedMetaKGL"))),
+        (jax.ShapeDtypeStruct((4, 2), jnp.uint32),),
+    ),
+    "run_agents, without repeats": lambda: Entry(partial(lifelong, ("MetaKGL",), repeats=False), (KEY,)),
+    "run_lifelong, a table": lambda: Entry(table_run, (floats(NUM_TASKS, 9), KEY)),
+    "run_lifelong, functions": lambda: Entry(function_run, (KEY,)),
+    "experiment lifelong-cosine": partial(of_experiment, "lifelong-cosine", runner._make_lifelong),
+    "experiment offline-cosine": partial(of_experiment, "offline-cosine", runner._make_offline),
+    "tuner learn": lambda: Entry(
+        tuner_learn,
+        (
+            floats(NUM_TASKS, HORIZON, NUM_FEATURES),
+            floats(NUM_TASKS, HORIZON),
+            booleans(NUM_TASKS, HORIZON),
+            booleans(NUM_TASKS, HORIZON),
+        ),
+        ("learn",),
+    ),
+    "tuner suggest": lambda: Entry(tuner_suggest, (*TRIALS, floats(8, NUM_FEATURES), KEY), ("suggest",)),
+    "tuner exploration": lambda: Entry(
+        lambda data: engine.exploration_order(9, 4, key=key_of(data)), (KEY,), ("_order",)
+    ),
+    "tuner best candidate": lambda: Entry(
+        tuner_best,
+        (floats(4, 1), *TRIALS[1:], floats(8, NUM_FEATURES), floats(2, 1), KEY),
+        ("_best_candidate",),
+    ),
+}
+
+
+@cache
+def lowered(name):
+    """The text of the program, after the same for each platform was seen to be there."""
+    entry = ENTRIES[name]()
+    exported = export.export(jax.jit(entry.fn), platforms=PLATFORMS)(*entry.shapes)
+    assert exported.platforms == PLATFORMS
+    return exported.mlir_module()
+
+
+def callbacks(text):
+    return [call for call in re.findall(r"custom_call @(\w+)", text) if "callback" in call]
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_lowers_for_accelerators_without_callbacks(name):
+    assert callbacks(lowered(name)) == []
+
+
+def test_a_callback_would_be_seen():
+    """With progress on there is one, and the search above finds it."""
+
+    def run(data):
+        return lifelong(("FixedPrior",), data, progress_fn=lambda done: None)
+
+    # On this machine's own platform: a callback cannot be lowered for a device that is not there.
+    text = jax.jit(run).lower(KEY).as_text()
+    assert callbacks(text) != []
+
+
+def test_no_jitted_function_is_missing_from_the_table():
+    jitted = type(jax.jit(lambda: 0)), type(eqx.filter_jit(lambda: 0))
+    found = set()
+    for module in pkgutil.walk_packages(jlibo.__path__, "jlibo."):
+        if module.name.startswith(("jlibo.integrations", "jlibo.plot", "jlibo.sweeps.dask")):
+            continue  # optional packages, and drawing
+        loaded = importlib.import_module(module.name)
+        for name, value in vars(loaded).items():
+            if isinstance(value, jitted) and value.__module__ == module.name:
+                found.add(name)
+    assert found == {name for make in ENTRIES.values() for name in make().covers}
