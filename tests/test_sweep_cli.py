@@ -2,10 +2,8 @@
 
 import csv
 import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -113,25 +111,20 @@ def test_stopped_by_hand_the_folder_goes_on(finished, tmp_path):
     out = tmp_path / "out"
     command = [sys.executable, "-m", "jlibo.cli", "sweep", str(config), "--x64", "--out", str(out)]
     environment = os.environ | {"XDG_CACHE_HOME": str(finished[0].parent / "cache")}
-    # Hold the second chunk back, so that there is a moment in which to press the keys.
+    # The keys are pressed between two chunks. Whoever starts this suite may have its children ignore them.
     script = (
-        "import signal, sys, time; from jlibo import cli; from jlibo.sweeps import folder\n"
-        # A shell that puts this suite in the background has its children ignore the keys.
+        "import signal, sys; from jlibo import cli; from jlibo.sweeps import folder\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])\n"
         "keep = folder.SweepFolder.write_chunk\n"
-        "def slow(self, *args): keep(self, *args); time.sleep(60)\n"
-        "folder.SweepFolder.write_chunk = slow\n"
+        "def pressed(self, *args): keep(self, *args); signal.raise_signal(signal.SIGINT)\n"
+        "folder.SweepFolder.write_chunk = pressed\n"
         f"sys.exit(cli.main({command[3:]!r}))"
     )
-    process = subprocess.Popen(
-        [sys.executable, "-c", script], env=environment, stderr=subprocess.PIPE, text=True
-    )
-    while not (out / "chunks" / "00000.chunk").exists():
-        assert process.poll() is None, process.communicate()[1]
-        time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
-    said = process.communicate(timeout=60)[1]
-    assert process.returncode == 130
+    stopped = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+    said = stopped.stderr
+    assert [file.name for file in (out / "chunks").iterdir()] == ["00000.chunk"]
+    assert stopped.returncode == 130, said
     assert f"finished chunks are in '{out}'; the same command goes on from there" in said
     assert "Traceback" not in said
     (out / "chunks" / "00000.chunk").write_bytes(b"spoilt")
