@@ -212,8 +212,15 @@ def test_a_claim_is_aged_from_its_own_beginning(memory):
     task = memory.task("iris")
     memory.add_trial(task.id, params(), explored=False, owner="far")
     time.sleep(0.05)
-    assert memory.claim_pending(task.id, owner="farther", is_dead_fn=lambda _, age: age >= 0.05)
-    assert memory.claim_pending(task.id, owner="me", is_dead_fn=lambda _, age: age >= 0.05) is None
+    begin, ages = time.time(), []
+
+    def is_dead(_, age):
+        ages.append(age)
+        return len(ages) == 1
+
+    assert memory.claim_pending(task.id, owner="farther", is_dead_fn=is_dead)
+    assert memory.claim_pending(task.id, owner="me", is_dead_fn=is_dead) is None
+    assert ages[0] >= 0.05 and ages[1] <= time.time() - begin
 
 
 def test_an_owner_is_dead_when_its_process_is():
