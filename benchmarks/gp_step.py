@@ -121,9 +121,11 @@ class Ours:
             posterior, _ = jax.lax.scan(add, gp.init(prior, NOISE_STD), (places, rewards))
             return gp.belief_at(posterior, features)
 
-        def step(belief, place, reward):
-            belief = gp.observe_candidate(belief, place, reward)
-            return belief, jlibo.choose(policy, belief, key=key)
+        # As in the lifelong loop the candidates' features are no part of the state: nobody copies them.
+        def step(state, features, place, reward):
+            mean, variance, posterior = state
+            belief = gp.observe_candidate(gp.Belief(mean, variance, features, posterior), place, reward)
+            return (belief.mean, belief.variance, belief.posterior), jlibo.choose(policy, belief, key=key)
 
         def from_nothing(features, places, rewards):
             return jlibo.choose(policy, condition_all(features, places, rewards), key=key)
@@ -131,30 +133,27 @@ class Ours:
         belief = jax.jit(condition_all)(features, places[:-1], rewards[:-1])
         self.last = places[-1], rewards[-1]
         self.compiled = jax.jit(step)
-        self.belief = belief
+        self.state = belief.mean, belief.variance, belief.posterior
         self.block = jax.block_until_ready
         self.whole = jax.jit(from_nothing)
         self.data = features, places, rewards
-        axes = gp.Belief(0, 0, None, 0)
-        self.batched = jax.jit(jax.vmap(step, in_axes=(axes, None, 0)))
+        self.batched = jax.jit(jax.vmap(step, in_axes=(0, None, None, 0)))
         self.batch = batch
-        spread = jnp.linspace(0.9, 1.1, batch, dtype=dtype)
-        rest = [jnp.broadcast_to(leaf, (batch, *leaf.shape)) for leaf in jax.tree.leaves(belief)]
-        repeated = jax.tree.unflatten(jax.tree.structure(belief), rest)
-        self.beliefs = gp.Belief(repeated.mean, repeated.variance, features, repeated.posterior)
-        self.rewards = self.last[1] * spread
-        new, index = self.compiled(belief, *self.last)
+        self.states = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (batch, *leaf.shape)), self.state)
+        self.rewards = self.last[1] * jnp.linspace(0.9, 1.1, batch, dtype=dtype)
+        (mean, variance, posterior), index = self.compiled(self.state, features, *self.last)
         self.index = int(index)
+        new = gp.Belief(mean, variance, features, posterior)
         self.scores = np.asarray(policy.scores(new, key=key), np.float64)
 
     def step(self):
-        self.block(self.compiled(self.belief, *self.last))
+        self.block(self.compiled(self.state, self.data[0], *self.last))
 
     def from_nothing(self):
         self.block(self.whole(*self.data))
 
     def in_batch(self):
-        self.block(self.batched(self.beliefs, self.last[0], self.rewards))
+        self.block(self.batched(self.states, self.data[0], self.last[0], self.rewards))
 
 
 def many(function, count):

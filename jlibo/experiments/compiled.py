@@ -29,6 +29,9 @@ SETTINGS = (
 )
 """The settings of jax that change what is traced."""
 
+CPU_OPTIONS = {"xla_backend_optimization_level": 2}
+"""LLVM's third level (XLA's default) compiles a seventh longer, and what it makes runs no faster."""
+
 
 class Program(NamedTuple):
     """A compiled program, and the shapes of its arguments."""
@@ -51,12 +54,17 @@ def build(description: str, make: Callable[[], tuple[Callable[..., Any], tuple[A
             exported = _export(fn, args)
         if path is None or exported is None:
             shapes = jax.tree.map(_shape_of, args)
-            return Program(jax.jit(fn).lower(*shapes).compile(), shapes)
+            return Program(_compile(fn, shapes), shapes)
         _save(path, exported)
     # Also in the process that traced it: what is compiled must be what the next one looks up.
     leaves = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in exported.in_avals]
     shapes, _ = jax.tree.unflatten(exported.in_tree, leaves)
-    return Program(jax.jit(exported.call).lower(*shapes).compile(), shapes)
+    return Program(_compile(exported.call, shapes), shapes)
+
+
+def _compile(fn, shapes):
+    options = CPU_OPTIONS if jax.default_backend() == "cpu" else None
+    return jax.jit(fn).lower(*shapes).compile(compiler_options=options)
 
 
 def _shape_of(leaf):
