@@ -17,6 +17,7 @@ import pytest
 
 jax.config.update("jax_platforms", os.environ["JAX_PLATFORMS"])  # also when a plugin imported jax before us
 jax.config.update("jax_enable_x64", True)
+jax.config.update("jax_compilation_cache_dir", None)  # whatever the caller's shell says
 jax.config.update("jax_numpy_dtype_promotion", "standard")  # third parties need it; see `strict_promotion`
 
 hypothesis.settings.register_profile(

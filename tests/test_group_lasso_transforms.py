@@ -35,7 +35,14 @@ def as_batch(design, targets, mask, lam, *, groups):
 
 
 @pytest.mark.parametrize(
-    "name, fn", [("mixed", run), ("wide", run), ("mixed", as_batch), ("wide", as_batch), ("single", as_batch)]
+    "name, fn",
+    [
+        ("mixed", run),
+        ("wide", run),
+        ("mixed", as_batch),
+        pytest.param("wide", as_batch, marks=pytest.mark.slow),
+        pytest.param("single", as_batch, marks=pytest.mark.slow),
+    ],
 )
 def test_vmap_equals_a_loop(name, fn):
     """Designs x lams: nested, in one `vmap`, with the design shared, under `jit` and in a `scan`."""
