@@ -106,6 +106,7 @@ def test_snapping_takes_the_nearest_and_never_repeats(small):
     assert sorted(rows) == list(range(len(small.points)))
 
 
+@pytest.mark.slow
 def test_jlibo_part_tries_nothing_twice_and_is_reported(small, tmp_path, capsys):
     orders = draw_orders(small, 2, seed=0)
     runs, unrelated, seconds = automl.play_modes(small, orders, budget=6, seed=0)
