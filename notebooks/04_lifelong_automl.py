@@ -246,7 +246,8 @@ for name, value in after.items():
 #   never penalised, 100 in all.
 # - **All data, a quarter of the forced exploration.** Random steps in the desert are dear.
 # - **`nu`, `lam` and `omega` from data**: chosen by the simple regret after 50 steps on one half of the data
-#   sets (`benchmarks/choose_glmnet.py`). Everything below is the *other* half, 23 sets.
+#   sets (`benchmarks/choose_glmnet.py`; F-LiBO takes LiBO's pair). Everything below is the *other* half, 23
+#   sets.
 
 # %%
 practice = run("lifelong-glmnet-practitioner")
@@ -339,7 +340,7 @@ for agent in ("full", "libo", "flibo"):
 
 # %% [markdown]
 # What a learned kernel buys is regret. The full kernel is at its best on these data with `nu` = 2: it pays
-# 203 and lacks 0.65 thousandths after 50 steps, 0.26 in the end. LiBO at `nu` = 4 pays 133 and lacks 0.53
+# 203 and lacks 0.65 thousandths after 50 steps, 0.27 in the end. LiBO at `nu` = 4 pays 134 and lacks 0.54
 # and 0.31. So at each one's best `nu` the gap is 1.5 times, not the 2.9 times of equal `nu`, and there is
 # no better end: who counts only the best point after many trials has little use for lifelong learning on
 # these data, who pays for every bad trial has. With `nu` = 1 every agent gets stuck, and the full kernel,

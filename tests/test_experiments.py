@@ -313,7 +313,7 @@ def test_the_figure_says_how_often_nothing_was_selected(printed, share, note):
 
 
 def test_settings_are_chosen_by_the_rule_that_is_stated():
-    """nu by the full kernel, then each learner's lam and omega at that nu; step 50 decides, not the end."""
+    """nu by the full kernel, then lam and omega by LiBO at that nu; step 50 decides, not the end."""
 
     def row(agent, nu, lam, after_50):
         return dict(agent=agent, nu=nu, lam=lam, omega=lam, regret=0.0, simple=[1.0, after_50, 1 - after_50])
@@ -326,7 +326,7 @@ def test_settings_are_chosen_by_the_rule_that_is_stated():
     assert {agent: (best["nu"], best["lam"]) for agent, best in chosen.items()} == {
         "full": (2.0, 0.1),
         "libo": (2.0, 0.1),
-        "flibo": (2.0, 0.2),
+        "flibo": (2.0, 0.1),
     }
 
 
