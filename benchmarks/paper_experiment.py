@@ -34,8 +34,8 @@ either); `jlibo reproduce` draws them as PNG and PDF. With a filled cache the pr
 tracing where the package `flatbuffers` is installed, which jax needs to write a traced program; the table
 says whether it was.
 
-The shares and factors that follow were measured in processor time while other work ran on the machine, so
-that they are rough. Where a step went before: 27 % in `argmax`, 27 % in the update of the means, 15 % in
+The shares of a step and what batches of seeds gain were measured in processor time while other work ran on
+the machine, so that they are rough. Where a step went before: 27 % in `argmax`, 27 % in the update of the means, 15 % in
 the product with the candidates' features, 14 % in the update of the variances, 12 % in that of the factor.
 What was changed: the product is written so that its answer has the layout of means and variances, [lanes,
 candidates] (the other way round every reader went across the rows), and `argmax` is two plain reductions,
@@ -45,14 +45,16 @@ jax's compilation cache; optax is imported only by who plays on a box. Batches o
 a core: side by side with one thread this gained only a tenth on the busy machine, and the rows "warm" and
 "warm, one thread" tell what it gains here.
 
-A fresh process with an empty cache is nearly all compilation, and that was not brought down: of about 20 s
-of processor time the random draws take a fifth, the loop a seventh, LiBO's solver a quarter and F-LiBO's a
-fifth.
+A fresh process with an empty cache is nearly all compilation, in which both cores are busy: of 10 s of
+processor time the random draws take a fifth, the loop three tenths, LiBO's solver a quarter and F-LiBO's a
+sixth; tracing takes 1.3 s before that. LLVM's second level of optimisation instead of the third took a
+seventh off, and the run is no slower. With a filled cache half of the time is the import (jax alone 0.4 to
+0.5 s), and most of the rest LLVM's loading of the program (0.3 s) and the run.
 
-What did not pay: a lower optimisation level (level 1: a fifth off the compilation, a tenth onto the run;
-level 0: half of it, but three times the run); batches of 5 seeds instead of 10 (a tenth slower); a blocked
-`argmax`. What was not tried: solving small group lassos without working sets, which would halve the
-solvers' programs but change answers within their tolerance."""
+What did not pay: level 0 (half the compilation, but three times the run); XLA's older emitters of fused
+kernels (a third off the compilation, a quarter onto the run); group lassos of few features without working
+sets (a tenth off the compilation, 1.6 times the run); compiling in more, smaller parts (no change); batches
+of 5 seeds instead of 10 (a tenth slower); a blocked `argmax`."""
 
 
 def world_of(experiment, num_seeds):
