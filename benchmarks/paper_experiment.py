@@ -35,15 +35,15 @@ tracing where the package `flatbuffers` is installed, which jax needs to write a
 says whether it was.
 
 The shares of a step and what batches of seeds gain were measured in processor time while other work ran on
-the machine, so that they are rough. Where a step went before: 27 % in `argmax`, 27 % in the update of the means, 15 % in
-the product with the candidates' features, 14 % in the update of the variances, 12 % in that of the factor.
-What was changed: the product is written so that its answer has the layout of means and variances, [lanes,
-candidates] (the other way round every reader went across the rows), and `argmax` is two plain reductions,
-which vectorise: together 30 % off the loop. Programs make their own keys, environments and first states:
-made outside, each small operation was compiled on its own, 3 s in all. The traced program is kept beside
-jax's compilation cache; optax is imported only by who plays on a box. Batches of seeds run in threads, one
-a core: side by side with one thread this gained only a tenth on the busy machine, and the rows "warm" and
-"warm, one thread" tell what it gains here.
+the machine, so that they are rough. Where a step went before: 27 % in `argmax`, 27 % in the update of the
+means, 15 % in the product with the candidates' features, 14 % in the update of the variances, 12 % in that
+of the factor. What was changed: the product is written so that its answer has the layout of means and
+variances, [lanes, candidates] (the other way round every reader went across the rows), and `argmax` is two
+plain reductions, which vectorise: together 30 % off the loop. Programs make their own keys, environments
+and first states: made outside, each small operation was compiled on its own, 3 s in all. The traced program
+is kept beside jax's compilation cache; optax is imported only by who plays on a box. Batches of seeds run
+in threads, one a core: side by side with one thread this gained only a tenth on the busy machine, and the
+rows "warm" and "warm, one thread" tell what it gains here.
 
 A fresh process with an empty cache is nearly all compilation, in which both cores are busy: of 10 s of
 processor time the random draws take a fifth, the loop three tenths, LiBO's solver a quarter and F-LiBO's a
