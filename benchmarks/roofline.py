@@ -96,7 +96,7 @@ def make_loop(num_lanes, horizon):
     import jax.numpy as jnp
 
     import jlibo
-    from jlibo.lifelong import Draws
+    from jlibo.one_task import Draws
     from jlibo.prior import full_prior
 
     features = jlibo.Cosine(NUM_FEATURES)

@@ -34,11 +34,8 @@ from jlibo.group_lasso import group_lasso_path as group_lasso_path
 from jlibo.group_lasso import lam_grid as lam_grid
 from jlibo.group_lasso import lambda_max as lambda_max
 from jlibo.lifelong import LifelongResult as LifelongResult
-from jlibo.lifelong import TaskResult as TaskResult
-from jlibo.lifelong import draw_task as draw_task
 from jlibo.lifelong import run_agents as run_agents
 from jlibo.lifelong import run_lifelong as run_lifelong
-from jlibo.lifelong import run_task as run_task
 from jlibo.meta import AbstractMetaLearner as AbstractMetaLearner
 from jlibo.meta import AdaptiveMetaKGL as AdaptiveMetaKGL
 from jlibo.meta import FederatedMetaKGL as FederatedMetaKGL
@@ -49,6 +46,9 @@ from jlibo.meta import MetaKGL as MetaKGL
 from jlibo.meta import SelfTunedMetaKGL as SelfTunedMetaKGL
 from jlibo.meta import Setting as Setting
 from jlibo.meta import TaskData as TaskData
+from jlibo.one_task import TaskResult as TaskResult
+from jlibo.one_task import draw_task as draw_task
+from jlibo.one_task import run_task as run_task
 from jlibo.policies import GPTS as GPTS
 from jlibo.policies import GPUCB as GPUCB
 from jlibo.policies import OFUL as OFUL

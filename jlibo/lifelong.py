@@ -8,9 +8,10 @@
 | `regret`       | f_s(x*_s) - f_s(x_{s,i}); its sum over tasks and steps is R(m, n)                 |
 | `support`      | J_hat_s, the kernels selected after task s                                        |
 
-A scan over tasks around a scan over steps, all of it a pure function of the arguments and a key. Agents that
-differ in their meta-learner alone run side by side (`run_agents`): priors are data, so that the inner loop is
-compiled once and its product with the candidates' features serves all agents and seeds at once.
+A scan over tasks around a scan over steps (`jlibo.one_task`), all of it a pure function of the arguments and
+a key. Agents that differ in their meta-learner alone run side by side (`run_agents`): priors are data, so
+that the inner loop is compiled once and its product with the candidates' features serves all agents and seeds
+at once.
 """
 
 import dataclasses
@@ -24,24 +25,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from jlibo import standardise
 from jlibo.checks import check_count, fail
-from jlibo.envs.base import AbstractEnv, Task, explore_once, explore_uniformly
+from jlibo.envs.base import AbstractEnv
 from jlibo.exploration import AbstractExploration
 from jlibo.features import AbstractFeatures
 from jlibo.meta.base import AbstractMetaLearner, MetaInfo, Setting, TaskData
-from jlibo.policies.base import AbstractPolicy, choose
-from jlibo.prior import Prior, PriorMixture, full_prior
-from jlibo.standardise import RAW, AbstractScaling, Moments, Units, with_features
-
-
-class TaskResult(eqx.Module):
-    """One task, step by step."""
-
-    actions: Int[Array, " horizon"]
-    rewards: Float[Array, " horizon"]
-    regret: Float[Array, " horizon"]
-    explored: Bool[Array, " horizon"]
+from jlibo.one_task import TaskResult, draw_task, run_task
+from jlibo.policies.base import AbstractPolicy
+from jlibo.prior import full_prior, in_one_shape
+from jlibo.standardise import RAW, AbstractScaling, Units
 
 
 class LifelongResult(eqx.Module):
@@ -62,77 +54,6 @@ class LifelongResult(eqx.Module):
     num_steps: Int[Array, " tasks"]
     carry: Any
     """Pass it back in, with the next tasks and the same key, to go on."""
-
-
-class Draws(eqx.Module):
-    """Everything random about a task but the policy: the same for all agents of a seed."""
-
-    task: Task
-    noise: Float[Array, " horizon"]
-    exploration: Int[Array, " horizon"]
-    policy_keys: PRNGKeyArray
-
-
-def draw_task(
-    env: AbstractEnv, index: Int[Array, ""], horizon: int, *, repeats: bool = True, key: PRNGKeyArray
-) -> Draws:
-    """The draws of task `index` of the run with this `key`, whichever part of the run is being computed.
-
-    `repeats`: whether exploration may draw a candidate twice.
-    """
-    task_key, noise_key, explore_key, policy_key = jax.random.split(jax.random.fold_in(key, index), 4)
-    task = env.task(index, key=task_key)
-    noise = env.noise_std * jax.random.normal(noise_key, (horizon,), task.values.dtype)
-    explore = explore_uniformly if repeats else explore_once
-    exploration = explore(task, horizon, key=explore_key)
-    return Draws(task, noise, exploration, jax.random.split(policy_key, horizon))
-
-
-def run_task(
-    policy: AbstractPolicy,
-    prior: Prior | PriorMixture,
-    features: Float[Array, "candidates features"],
-    draws: Draws,
-    num_explore: Int[Array, ""],
-    scaling: AbstractScaling = RAW,
-    scale_state: Any = (),
-    *,
-    repeats: bool = True,
-) -> TaskResult:
-    """Play one task: `num_explore` uniform draws first, then the policy on the posterior of all rewards.
-
-    The policy sees rewards in the units of `scaling`; the result has them as they came. Without `repeats`
-    the policy leaves out what was played before, as long as there is anything else.
-    """
-    values, best_value = draws.task.values, draws.task.best_value
-    features = jnp.asarray(features)
-    horizon = draws.noise.shape[0]
-    columns = standardise.start(prior, features, policy.noise_std, scaling.num_columns)
-    playable = draws.task.available
-    if not repeats:
-        playable = jnp.ones(values.shape, bool) if playable is None else playable
-
-    def play(carry, step):
-        # The candidates' features stay out of the carry, so that all seeds share them.
-        columns, moments, left = with_features(carry[0], features), carry[1], carry[2]
-        is_forced, explore, noise, key = step
-        belief = standardise.belief_in(columns, scaling.units(scale_state, moments, columns))
-        chosen = choose(policy, belief, available=left, key=key)
-        action = jnp.where(is_forced, explore, chosen)
-        value = values[action]
-        reward = value + noise
-        columns = standardise.observe(columns, action, reward)
-        if not repeats:
-            left = left.at[action].set(False)
-            left = jnp.where(left.any(), left, jnp.asarray(playable))
-        carry = with_features(columns, None), moments.add(reward), left
-        return carry, (action, reward, best_value - value)
-
-    is_forced = jnp.arange(horizon) < num_explore
-    steps = (is_forced, draws.exploration, draws.noise, draws.policy_keys)
-    start = with_features(columns, None), Moments.empty(draws.noise.dtype), playable
-    _, (actions, rewards, regret) = jax.lax.scan(play, start, steps)
-    return TaskResult(actions, rewards, regret, is_forced)
 
 
 def run_lifelong(
@@ -353,7 +274,7 @@ def play_tasks(
         priors = [learner.prior(states[name][0], settings[name]) for name, learner in meta_learners.items()]
         scale_states = _stack([states[name][1] for name in meta_learners])
         play = jax.vmap(partial(run_task, repeats=repeats), in_axes=(None, 0, None, None, 0, None, 0))
-        prior = _stack(_alike(priors, policy.noise_std))
+        prior = _stack(in_one_shape(priors, policy.noise_std))
         results = play(policy, prior, task_features, draws, num_explore, scaling, scale_states)
         new_states, infos = {}, {}
         for number, (name, learner) in enumerate(meta_learners.items()):
@@ -402,36 +323,6 @@ def _lifelong_result(number: int, results: TaskResult, info: MetaInfo, state, co
         num_steps=info.num_steps,
         carry=state,
     )
-
-
-def _alike(priors: list[Prior | PriorMixture], noise_std) -> list[Prior] | list[PriorMixture]:
-    """The same priors in one shape: whatever one of them needs, a matrix, a noise, components, all get."""
-    parts = [prior.components if isinstance(prior, PriorMixture) else prior for prior in priors]
-    batched = [isinstance(prior, PriorMixture) for prior in priors]
-    needs_matrix = len({part.mean.ndim < part.covariance.ndim for part in parts}) > 1
-    needs_noise = any(part.noise_std is not None for part in parts)
-    sizes = [prior.num_components if isinstance(prior, PriorMixture) else 1 for prior in priors]
-    answer = []
-    for prior, part, is_batched, size in zip(priors, parts, batched, sizes, strict=True):
-        if needs_matrix and part.covariance.ndim == part.mean.ndim:
-            matrix = jnp.eye(part.num_features, dtype=part.mean.dtype) * part.covariance[..., None, :]
-            part = eqx.tree_at(lambda p: p.covariance, part, matrix)
-        if needs_noise and part.noise_std is None:
-            noise = jnp.broadcast_to(jnp.asarray(noise_std, part.mean.dtype), part.mean.shape[:-1])
-            part = eqx.tree_at(lambda p: p.noise_std, part, noise, is_leaf=lambda leaf: leaf is None)
-        if any(batched):
-            # Components that are not there: copies of the last, which gives the units, that are impossible.
-            part = part if is_batched else jax.tree.map(lambda leaf: leaf[None], part)
-            weights = prior.log_weights if isinstance(prior, PriorMixture) else jnp.zeros(1, part.mean.dtype)
-            absent = max(sizes) - size
-            part = jax.tree.map(lambda leaf, absent=absent: _repeat_last(leaf, absent), part)
-            part = PriorMixture(part, jnp.concatenate([weights, jnp.full(absent, -jnp.inf, weights.dtype)]))
-        answer.append(part)
-    return answer
-
-
-def _repeat_last(leaf: Array, times: int) -> Array:
-    return jnp.concatenate([leaf, jnp.broadcast_to(leaf[-1:], (times, *leaf.shape[1:]))])
 
 
 def _stack(trees: list) -> Any:

@@ -178,3 +178,35 @@ def _check_semidefinite(argument: str, matrix: np.ndarray) -> None:
     precision = jnp.finfo(jnp.result_type(matrix.dtype, jnp.float32)).eps
     if least < -np.sqrt(float(precision)) * scale:
         fail(argument, "positive semi-definite", f"an eigenvalue of {least:.3g}")
+
+
+def in_one_shape(
+    priors: list[Prior | PriorMixture], noise_std: Float[Array, ""]
+) -> list[Prior] | list[PriorMixture]:
+    """The same priors in one shape: whatever one of them needs, a matrix, a noise, components, all get."""
+    parts = [prior.components if isinstance(prior, PriorMixture) else prior for prior in priors]
+    batched = [isinstance(prior, PriorMixture) for prior in priors]
+    needs_matrix = len({part.mean.ndim < part.covariance.ndim for part in parts}) > 1
+    needs_noise = any(part.noise_std is not None for part in parts)
+    sizes = [prior.num_components if isinstance(prior, PriorMixture) else 1 for prior in priors]
+    answer = []
+    for prior, part, is_batched, size in zip(priors, parts, batched, sizes, strict=True):
+        if needs_matrix and part.covariance.ndim == part.mean.ndim:
+            matrix = jnp.eye(part.num_features, dtype=part.mean.dtype) * part.covariance[..., None, :]
+            part = eqx.tree_at(lambda p: p.covariance, part, matrix)
+        if needs_noise and part.noise_std is None:
+            noise = jnp.broadcast_to(jnp.asarray(noise_std, part.mean.dtype), part.mean.shape[:-1])
+            part = eqx.tree_at(lambda p: p.noise_std, part, noise, is_leaf=lambda leaf: leaf is None)
+        if any(batched):
+            # Components that are not there: copies of the last, which gives the units, that are impossible.
+            part = part if is_batched else jax.tree.map(lambda leaf: leaf[None], part)
+            weights = prior.log_weights if isinstance(prior, PriorMixture) else jnp.zeros(1, part.mean.dtype)
+            absent = max(sizes) - size
+            part = jax.tree.map(lambda leaf, absent=absent: _repeat_last(leaf, absent), part)
+            part = PriorMixture(part, jnp.concatenate([weights, jnp.full(absent, -jnp.inf, weights.dtype)]))
+        answer.append(part)
+    return answer
+
+
+def _repeat_last(leaf: Array, times: int) -> Array:
+    return jnp.concatenate([leaf, jnp.broadcast_to(leaf[-1:], (times, *leaf.shape[1:]))])

@@ -8,7 +8,7 @@ from scipy import stats
 
 from jlibo import Cosine, Fourier, FunctionEnv, SyntheticEnv, TableEnv
 from jlibo.envs.base import Task, explore_uniformly
-from jlibo.lifelong import draw_task
+from jlibo.one_task import draw_task
 
 KEY = jax.random.key(0)
 KEYS = jax.random.split(KEY, 2000)

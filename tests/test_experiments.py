@@ -20,7 +20,7 @@ from jlibo.experiments import (
     summarise,
     worlds,
 )
-from jlibo.lifelong import draw_task
+from jlibo.one_task import draw_task
 from jlibo.tables import load_table
 
 GLMNET = ["lifelong-glmnet", "lifelong-glmnet-practitioner"]

@@ -35,7 +35,7 @@ from jlibo import (
     run_lifelong,
     support_prior,
 )
-from jlibo.lifelong import draw_task
+from jlibo.one_task import draw_task
 
 # Programs that run for a moment: with less optimisation they compile in half the time.
 quick_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})

@@ -36,8 +36,8 @@ from jlibo import (
     standardise,
 )
 from jlibo import posterior as gp
-from jlibo.lifelong import draw_task
 from jlibo.meta.base import info_of
+from jlibo.one_task import draw_task
 from jlibo.standardise import Moments, PastScales, Units
 
 NUM, NOISE = 30, 0.3

@@ -29,7 +29,7 @@ SETTINGS = (
 )
 """The settings of jax that change what is traced."""
 
-CPU_OPTIONS = {"xla_backend_optimization_level": 2}
+CPU_OPTIONS: dict[str, str | bool] = {"xla_backend_optimization_level": "2"}
 """LLVM's third level (XLA's default) compiles a seventh longer, and what it makes runs no faster."""
 
 

@@ -13,8 +13,8 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jlibo.envs.base import AbstractEnv
 from jlibo.features import AbstractFeatures
-from jlibo.lifelong import draw_task, run_task
 from jlibo.meta.base import AbstractMetaLearner, Setting, TaskData
+from jlibo.one_task import draw_task, run_task
 from jlibo.policies.base import AbstractPolicy
 from jlibo.prior import Prior
 
