@@ -140,7 +140,7 @@ $(TABLES_VENV)/.installed: benchmarks/tables/requirements.txt
 	@touch $@
 
 notebooks: $(VENV)/.installed ## run the notebooks' scripts into executed .ipynb files
-	@set -e; for script in notebooks/*.py; do \
+	@set -e; unset MPLBACKEND; for script in notebooks/*.py; do \
 	  [ -e "$$script" ] || { echo "There are no notebooks yet."; break; }; \
 	  "$(BIN)/jupytext" --quiet --to ipynb --execute "$$script"; done
 
