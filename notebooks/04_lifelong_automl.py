@@ -261,6 +261,47 @@ draw(practice, lifelong=True)
 # `plot.figure_tuning` draws such a page with the selected kernels for any run.
 
 # %% [markdown]
+# ### Data set by data set
+#
+# The standard errors above are over orders and draws, with the same data sets in each. How sure is the gap on
+# *other* data sets? Each seed has its own order; put back into the order of the table, the seeds can be
+# averaged for each data set, and the spread over data sets tells.
+
+# %%
+experiment = practice.experiment
+env_of = jax.jit(
+    lambda seed: (
+        worlds.make_env(
+            experiment,
+            worlds.make_features(experiment),
+            experiment.numbers(),
+            key=jax.random.split(jax.random.fold_in(jax.random.key(0), seed))[0],
+        ).order
+    )
+)
+orders = np.stack([env_of(np.uint32(seed)) for seed in range(num_seeds)])[:, : experiment.num_tasks]
+
+
+def by_data_set(values):
+    """[seed, task] in the order of play -> [seed, data set]; NaN where a seed did not play it."""
+    answer = np.full((num_seeds, orders.max() + 1), np.nan)
+    np.put_along_axis(answer, orders, values, axis=1)
+    return answer[:, np.unique(orders)]
+
+
+so_far = min(50, experiment.horizon)
+regret = {name: np.asarray(one.regret, np.float64) for name, one in practice.results.items()}
+for agent in ("libo", "flibo"):
+    less = np.nanmean(by_data_set((regret["full"] - regret[agent]).sum(-1)), 0)
+    best = {name: regret[name][..., :so_far].min(-1) for name in ("full", agent)}
+    ahead = by_data_set(1e3 * (best["full"] - best[agent]))
+    sets, seeds = np.nanmean(ahead, 0), np.nanmean(ahead, 1)
+    errors = [part.std(ddof=1) / part.size**0.5 for part in (seeds, sets)]
+    print(f"{plot.display_name(agent)}: less regret than the full one on {(less > 0).sum()} of {less.size}")
+    print(f"  after {so_far} steps ahead by {sets.mean():.2f} AUC x 1000, ± {errors[0]:.2f} over seeds,")
+    print(f"  ± {errors[1]:.2f} over data sets: on {(sets > 0).sum()}, and behind on {(sets < 0).sum()}")
+
+# %% [markdown]
 # ### Which kernels
 #
 # LiBO begins with most of them and drops those that no data set needs. What is left after the last task, by

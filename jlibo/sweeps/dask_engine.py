@@ -3,6 +3,9 @@
 A chunk is a pure function of its number, so that a task of a worker that was lost is simply run again
 elsewhere. Workers compile once and keep the program. They need jlibo, in the same versions, and one thread
 each; where one has more, its chunks still run one at a time (see the trap in `engines.choose_devices`).
+
+The user's function travels to the workers as `cloudpickle`, which is how Dask itself ships functions between
+the user's own processes. Nothing of it is written to disk: folders hold arrays alone.
 """
 
 import contextlib
