@@ -90,6 +90,8 @@ def _reproduce(options) -> int:
 
     num_seeds = _whole_number("--seeds", options.seeds, at_least=1)
     first_seed = _whole_number("--first-seed", options.first_seed, at_least=0)
+    if first_seed + num_seeds > 2**31:
+        raise UsageError(f"--first-seed should leave all seeds below 2**31, but got {first_seed}.")
     changes = dict(_assignment(text) for text in options.set)
     try:
         experiments = [override(find(name), changes) for name in options.names]

@@ -15,6 +15,7 @@ Seed i is the seed i of `jlibo reproduce`: the same tasks, and the same draws.
 
 import dataclasses
 import difflib
+import itertools
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -130,10 +131,14 @@ def check_config(entries: Mapping[str, Any]) -> SweepConfig:
     memory = entries.get("memory_gb")
     if memory is not None and (not _is_number(memory) or not 0 < memory < float("inf")):
         raise ConfigError(f"'memory_gb' should be a number above 0, but got {_said(memory)}.")
+    num_seeds = _count(entries, "seeds", 20, at_least=1)
+    first_seed = _count(entries, "first_seed", 0, at_least=0)
+    if first_seed + num_seeds > 2**31:
+        raise ConfigError(f"'first_seed' should leave all seeds below 2**31, but got {first_seed}.")
     return SweepConfig(
         experiment,
-        _count(entries, "seeds", 20, at_least=1),
-        _count(entries, "first_seed", 0, at_least=0),
+        num_seeds,
+        first_seed,
         _count(entries, "chunk", None, at_least=1),
         None if memory is None else max(1, int(memory * 2**30)),
         _outputs(entries.get("outputs"), experiment),
@@ -157,7 +162,8 @@ def _points(entries, experiment, changes) -> dict[str, list[float]] | list[dict[
                     f"but number {number} has {', '.join(point) or 'none'}."
                 )
             for name, value in point.items():
-                _check_value(f"points.{name}", name, value, experiment, changes)
+                _check_value(f"points.{name}", name, value, changes)
+            _check_point("points", point, experiment)
         return [{name: float(value) for name, value in point.items()} for point in points]
     grid = entries.get("grid", {})
     if not isinstance(grid, Mapping):
@@ -168,13 +174,23 @@ def _points(entries, experiment, changes) -> dict[str, list[float]] | list[dict[
                 f"'grid.{name}' should be a list of numbers, such as [0.1, 0.3], but got {_said(values)}."
             )
         for value in values:
-            _check_value(f"grid.{name}", name, value, experiment, changes)
+            _check_value(f"grid.{name}", name, value, changes)
         if len(set(values)) != len(values):
             raise ConfigError(f"'grid.{name}' should have each value once, but got {_said(values)}.")
+    for values in itertools.product(*grid.values()):
+        _check_point("grid", dict(zip(grid, values, strict=True)), experiment)
     return {name: [float(value) for value in values] for name, values in grid.items()}
 
 
-def _check_value(place: str, name: str, value: Any, experiment: Experiment, changes: Mapping) -> None:
+def _check_point(place: str, point: Mapping[str, float], experiment: Experiment) -> None:
+    """All settings of a point at once: some bound each other."""
+    try:
+        override(experiment, {name: str(value) for name, value in point.items()})
+    except SettingError as error:
+        raise ConfigError(f"'{place}': {error}") from None
+
+
+def _check_value(place: str, name: str, value: Any, changes: Mapping) -> None:
     if name not in SWEPT:
         if name in {field.name for field in dataclasses.fields(Experiment)}:
             raise ConfigError(
@@ -186,10 +202,6 @@ def _check_value(place: str, name: str, value: Any, experiment: Experiment, chan
         raise ConfigError(f"'{place}' is in [set] too: keep one of them.")
     if not _is_number(value):
         raise ConfigError(f"'{place}' should be numbers, but got {_said(value)}.")
-    try:
-        override(experiment, {name: str(value)})
-    except SettingError as error:
-        raise ConfigError(f"'{place}': {error}") from None
 
 
 def _outputs(given: Any, experiment: Experiment) -> tuple[str, ...]:
@@ -259,9 +271,7 @@ class ExperimentRun:
         # number of devices, and then a setting that is fixed rounds in another way than one that is swept.
         numbers = jax.lax.optimization_barrier(numbers) | settings
         features = worlds.make_features(experiment)
-        env_key, run_key = jax.random.split(key)
-        env = worlds.make_env(experiment, features, numbers, key=env_key)
-        agents = worlds.make_agents(experiment, features, env, numbers)
+        env, agents, run_key = worlds.make_world(experiment, features, numbers, key=key)
         policy = worlds.make_policy(numbers)
         results: Mapping[str, LifelongResult | OfflineResult]
         if experiment.kind == "offline":

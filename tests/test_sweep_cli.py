@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
@@ -172,7 +173,9 @@ def test_what_a_file_may_leave_out():
         ({"grid": {"lam": 0.1}}, "'grid.lam' should be a list of numbers, such as [0.1, 0.3], but got 0.1"),
         ({"grid": {"lam": ["a"]}}, "'grid.lam' should be numbers, but got 'a'"),
         ({"grid": {"lam": [0.1, 0.1]}}, "'grid.lam' should have each value once"),
-        ({"grid": {"alpha": [0.5, 2]}}, "'grid.alpha': 'alpha' should be a number >= 0 and <= 1"),
+        ({"grid": {"alpha": [0.5, 2]}}, "'grid': 'alpha' should be a number >= 0 and <= 1"),
+        ({"points": [{"norm_bound": 1.2, "beta_min": 4.0}]}, "'points': 'beta_min' should be"),
+        ({"first_seed": 2**31 - 1}, "'first_seed' should leave all seeds below 2**31, but got 2147483647"),
         ({"grid": {"horizon": [10, 20]}}, "'horizon' changes the program, so give it in [set]"),
         ({"grid": {"explore_scale": [0.5]}}, "'grid.explore_scale' should be one of lam"),
         ({"grid": {"lamm": [0.5]}}, "'grid.lamm' is no setting. Did you mean 'lam'?"),
@@ -210,6 +213,7 @@ def test_mistakes_name_the_key_and_what_would_do(changes, message):
     ],
 )
 def test_mistakes_get_one_line_and_exit_code_2(text, options, message, tmp_path, capsys):
+    jax.devices()  # jax has started, so that the command has to take what there is
     config = tmp_path / "config.toml"
     if text is not None:
         config.write_text(text)

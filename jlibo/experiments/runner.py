@@ -183,9 +183,7 @@ def _numbers(experiment: Experiment) -> dict[str, np.ndarray]:
 
 def _one_seed(experiment: Experiment, features: AbstractFeatures, seed, numbers: dict):
     """Environment, agents and remaining key of one seed."""
-    env_key, run_key = jax.random.split(jax.random.fold_in(jax.random.key(0), seed))
-    env = worlds.make_env(experiment, features, numbers, key=env_key)
-    return env, worlds.make_agents(experiment, features, env, numbers), run_key
+    return worlds.make_world(experiment, features, numbers, key=jax.random.fold_in(jax.random.key(0), seed))
 
 
 def _segments(experiment: Experiment) -> list[np.ndarray]:

@@ -13,6 +13,7 @@ the same data (`australian` and `crx` are the same credit applications).
 from collections.abc import Mapping
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, PRNGKeyArray
 
@@ -129,6 +130,15 @@ def make_agents(
         ),
     )
     return dict(zip(experiment.agents, learners, strict=True))
+
+
+def make_world(
+    experiment: Experiment, features: AbstractFeatures, numbers: Mapping[str, Any], *, key: PRNGKeyArray
+) -> tuple[AbstractEnv, dict[str, AbstractMetaLearner], PRNGKeyArray]:
+    """Environment, agents and remaining key of one seed."""
+    env_key, run_key = jax.random.split(key)
+    env = make_env(experiment, features, numbers, key=env_key)
+    return env, make_agents(experiment, features, env, numbers), run_key
 
 
 def check_num_tasks(experiment: Experiment) -> None:

@@ -13,6 +13,7 @@ they were computed, so that a sweep that was interrupted ends with the bytes of 
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import io
 import json
@@ -48,7 +49,7 @@ class SweepFolder:
     def result_path(self) -> Path:
         return self.path / "result.npz"
 
-    @property
+    @functools.cached_property
     def _digest(self) -> str:
         return hashlib.sha256(_as_json(self.identity).encode()).hexdigest()
 
