@@ -17,6 +17,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, final
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -78,7 +79,10 @@ def make_model(space: SearchSpace, *, mode: str, sizes: Mapping[str, Any] | None
 def learn(model: Model, tasks: Sequence[TaskRecord], trials: Sequence[TrialRecord]) -> Learned:
     """What the tasks teach. Their scores are better when higher."""
     parts = model.space, model.features, model.learner, model.policy, model.scaling
-    return Learned(*learn_records(*parts, tasks, trials, maximise=True))
+    knowledge, num_tasks = learn_records(*parts, tasks, trials, maximise=True)
+    # Nobody asks for the summary here, and it is not always of one shape: `suggest` would compile anew.
+    knowledge = eqx.tree_at(lambda known: known.summary, knowledge, None)
+    return Learned(knowledge, num_tasks)
 
 
 def choose(
@@ -94,8 +98,7 @@ def choose(
 
     `trials` are the task's own, their scores better when higher; pending ones are not offered again.
     """
-    tried = np.asarray([model.space.to_unit(trial.params) for trial in trials])
-    tried = tried.reshape(len(trials), model.space.num_parameters)
+    tried = arrays.unit_points(model.space, trials)
     points, is_real = _points(model, trials, tried, seed=(seed, learned.num_tasks, number))
     is_failed = np.asarray([trial.state == "failed" for trial in trials], bool)
     is_scored = np.asarray([trial.state == "complete" for trial in trials], bool)
@@ -107,7 +110,7 @@ def choose(
     if len(trials) < int(counts[learned.num_tasks]):
         rng = np.random.default_rng([seed, learned.num_tasks, number, 1])
         return model.space.from_unit(points[rng.choice(np.flatnonzero(available))]), True
-    own, log_unit = arrays.own_trials(model.features, tried, trials, maximise=True)
+    own, log_unit = arrays.own_trials(model.features, tried, trials, maximise=True, room=budget)
     dtype = jnp.result_type(float)
     answer = engine.suggest(
         model.policy,

@@ -136,12 +136,17 @@ class TunerTask:
                 expected_count=len(trials) if race < MAX_RACES - 1 else None,
             )
             if record is not None:
-                return _as_trial(record)
+                return self._own(record)
         raise AssertionError("the last race is always won")
 
     def _claim(self) -> Trial | None:
         record = self._tuner.memory.claim_pending(self._record.id, owner=self._owner)
-        return None if record is None else _as_trial(record)
+        return None if record is None else self._own(record)
+
+    def _own(self, record: TrialRecord) -> Trial:
+        """The trial, which `tell` will know as one of this task without asking the file."""
+        self._own_ids.add(record.id)
+        return _as_trial(record)
 
     def _next_point(self, trials: list[TrialRecord]) -> tuple[np.ndarray, bool]:
         """The unit point to try next, and whether it is forced exploration."""

@@ -189,6 +189,7 @@ class Tuner:
         if excluding not in self._learned or self._learned[excluding][0] != revision:
             tasks, trials = self.memory.snapshot()
             tasks = [task for task in tasks if task.id != excluding]
+            self._learned.pop(excluding, None)
             while len(self._learned) >= MOST_LEARNED:
                 self._learned.pop(next(iter(self._learned)))
             self._learned[excluding] = revision, *self._learn(tasks, trials)
