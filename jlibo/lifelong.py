@@ -302,10 +302,11 @@ def settled(
 ) -> tuple[TaskData, Units]:
     """A finished task as it is remembered: its rewards in units of their own, and these units."""
     prior = full_prior(setting.groups, setting.dtype, free_groups=setting.free_groups)
+    rewards = data.rewards.astype(setting.dtype)
     units = scaling.settle(
-        prior, jnp.asarray(noise_std, setting.dtype), data.features, data.rewards, data.is_present
+        prior, jnp.asarray(noise_std, setting.dtype), data.features, rewards, data.is_present
     )
-    return eqx.tree_at(lambda d: d.rewards, data, units.apply(data.rewards)), units
+    return eqx.tree_at(lambda d: d.rewards, data, units.apply(rewards)), units
 
 
 def _lifelong_result(number: int, results: TaskResult, info: MetaInfo, state, counts) -> LifelongResult:

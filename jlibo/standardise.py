@@ -220,6 +220,7 @@ def observe(
 ) -> Columns:
     """Condition on a reward at candidate `index`, or do nothing where it is not there."""
     num_columns = columns.products.shape[-1]
+    reward = jnp.asarray(reward, columns.products.dtype)
     targets = jnp.stack([jnp.zeros_like(reward), reward, jnp.ones_like(reward)])
     targets = reward[None] if num_columns == 1 else targets
 

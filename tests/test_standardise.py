@@ -22,6 +22,7 @@ from jlibo import (
     FederatedMetaKGL,
     FixedPrior,
     Fourier,
+    FunctionEnv,
     NoExploration,
     Prior,
     RawRewards,
@@ -822,3 +823,18 @@ def test_single_precision_stays_single():
     for result in run(env, FOURIER, POLICY, learners, key=KEY).values():
         for leaf in jax.tree.leaves(result):
             assert leaf.dtype != jnp.float64 and np.isfinite(np.asarray(leaf)).all()
+
+
+@pytest.mark.parametrize("scaling", [RawRewards(), Standardise()])
+def test_rewards_may_be_wider_than_the_candidates(scaling):
+    """What is believed stays in the precision of the candidates; rewards are reported as they came."""
+    env = FunctionEnv(
+        POINTS.astype(np.float32),
+        lambda point, shift: jnp.sin(3 * point[0].astype(jnp.float64)) + shift,
+        lambda index, key: jnp.asarray(index, jnp.float64),
+        noise_std=0.1,
+    )
+    result = quick_jit(partial(run_agents, scaling=scaling, **SIZES))(
+        env, FOURIER, POLICY, {"mixture": LEARNERS["mixture"]}, key=KEY
+    )["mixture"]
+    assert result.rewards.dtype == jnp.float64 and np.isfinite(result.rewards).all()

@@ -40,9 +40,10 @@ def log_gain(ratio: Float[Array, "*any"]) -> Float[Array, "*any"]:
     """log(pdf(z) + z cdf(z)), for every z."""
     # Far down h(z) = pdf(z) (1 + z cdf(z) / pdf(z)) cancels, but there its expansion in 1/z^2 is exact.
     tail_start = -6.0 if ratio.dtype.itemsize <= 4 else -20.0
-    near = jnp.maximum(ratio, tail_start)
-    middle = jnp.log(norm.pdf(near) * (1 + near * jnp.exp(log_ndtr(near) - norm.logpdf(near))))
-    middle = jnp.where(near > 0, jnp.log(norm.pdf(near) + near * jnp.exp(log_ndtr(near))), middle)
+    # Each formula sees its own range alone: what overflows outside of it would make the gradient NaN.
+    low, high = jnp.clip(ratio, tail_start, 0), jnp.maximum(ratio, 0)
+    below = jnp.log(norm.pdf(low) * (1 + low * jnp.exp(log_ndtr(low) - norm.logpdf(low))))
+    middle = jnp.where(ratio > 0, jnp.log(norm.pdf(high) + high * jnp.exp(log_ndtr(high))), below)
     far = jnp.minimum(ratio, tail_start)
     inverse = 1 / far**2
     series = 1 - inverse * (3 - inverse * (15 - inverse * (105 - 945 * inverse)))
