@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from jlibo import Cosine, Fourier, FunctionEnv, SyntheticEnv, TableEnv
-from jlibo.envs.base import Task, explore_uniformly
+from jlibo.envs.base import Task, explore_once, explore_uniformly
 from jlibo.one_task import draw_task
 
 KEY = jax.random.key(0)
@@ -227,3 +227,12 @@ def test_function_env_errors():
         FunctionEnv(POINTS[:, 0], lambda point, p: 0.0, lambda index, key: (), 0.1)
     with pytest.raises(ValueError, match="`noise_std` should be"):
         FunctionEnv(POINTS, lambda point, p: 0.0, lambda index, key: (), -1.0)
+
+
+@pytest.mark.parametrize("available", [None, np.array([True, False, True, True])])
+def test_exploration_without_repeats_begins_again_when_all_were_played(available):
+    draws = np.asarray(explore_once(Task(jnp.zeros(4), available), 10, key=KEY))
+    playable = np.flatnonzero(np.ones(4, bool) if available is None else available)
+    first = draws[: len(playable)]
+    assert sorted(first) == playable.tolist()
+    np.testing.assert_array_equal(draws, np.resize(first, 10))

@@ -51,7 +51,8 @@ def explore_uniformly(task: Task, num_draws: int, *, key: PRNGKeyArray) -> Int[A
 def explore_once(task: Task, num_draws: int, *, key: PRNGKeyArray) -> Int[Array, " draws"]:
     """Uniform draws without repeats; where fewer candidates can be played, these over again."""
     places = jax.random.uniform(key, task.values.shape)
-    if task.available is None:
-        return jnp.argsort(places)[:num_draws]
-    order = jnp.argsort(jnp.where(task.available, places, 2))[:num_draws]
-    return order[jnp.arange(num_draws) % jnp.maximum(task.available.sum(), 1)]
+    num_playable = places.shape[0]
+    if task.available is not None:
+        places = jnp.where(task.available, places, 2)
+        num_playable = jnp.maximum(task.available.sum(), 1)
+    return jnp.argsort(places)[jnp.arange(num_draws) % num_playable]

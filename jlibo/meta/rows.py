@@ -9,7 +9,7 @@ left is the same problem with their best coefficients put in (for a constant: al
 import equinox as eqx
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from jlibo.checks import fail
 from jlibo.meta.base import Setting, TaskData
@@ -38,15 +38,25 @@ def num_rows(data: str, setting: Setting) -> int:
     return min(setting.horizon, setting.num_features)
 
 
+def seen_rows(
+    task: TaskData, data: str, setting: Setting
+) -> tuple[Float[Array, "steps features"], Float[Array, " steps"], Bool[Array, " steps"]]:
+    """Features and rewards that the learner may look at, zero where there are none, and which there are."""
+    length = setting.max_explore if data == "exploration" else setting.horizon
+    used = (task.explored if data == "exploration" else task.is_present)[:length]
+    return (
+        jnp.where(used[:, None], task.features[:length], 0),
+        jnp.where(used, task.rewards[:length], 0),
+        used,
+    )
+
+
 def rows_of(task: TaskData, data: str, setting: Setting) -> Rows:
     """The rows of a task that the learner may look at, at most as many as there are features."""
-    length = setting.max_explore if data == "exploration" else setting.horizon
-    used = task.explored[:length] if data == "exploration" else task.is_present[:length]
-    features = jnp.where(used[:, None], task.features[:length], 0)
-    targets = jnp.where(used, task.rewards[:length], 0)
+    features, targets, used = seen_rows(task, data, setting)
     if setting.free_groups:
         features, targets = project_out(features, targets, free_features(setting))
-    if length > setting.num_features:
+    if len(used) > setting.num_features:
         features, targets = compress_rows(features, targets)
     return Rows(features, targets, used.sum().astype(features.dtype))
 

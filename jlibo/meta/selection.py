@@ -28,7 +28,7 @@ from jlibo.meta.base import (
     selected_prior,
 )
 from jlibo.meta.hierarchy import PastTasks
-from jlibo.meta.rows import check_data_choice, compress_rows, free_features, num_rows, project_out
+from jlibo.meta.rows import check_data_choice, compress_rows, free_features, num_rows, project_out, seen_rows
 from jlibo.policies.base import hyper_parameter
 from jlibo.posterior import init, update
 
@@ -50,12 +50,9 @@ def remember(
     past: PastTasks, place: Int[Array, ""], data: TaskData, choice: str, setting: Setting
 ) -> PastTasks:
     """The past with one more task at `place`, in at most as many rows as there are features."""
-    length = setting.max_explore if choice == "exploration" else setting.horizon
-    used = data.is_present[:length] if choice == "all" else data.explored[:length]
-    features = jnp.where(used[:, None], data.features[:length], 0)
-    targets = jnp.where(used, data.rewards[:length], 0)
+    features, targets, used = seen_rows(data, choice, setting)
     lost = jnp.zeros((), setting.dtype)
-    if length > setting.num_features:
+    if len(used) > setting.num_features:
         features, kept = compress_rows(features, targets)
         lost = jnp.maximum((targets**2).sum() - (kept**2).sum(), 0)
         targets = kept
