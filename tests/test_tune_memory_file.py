@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import shutil
 import sqlite3
 
@@ -274,7 +275,7 @@ def schema_of(path):
         rows = database.execute(
             "SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY name"
         ).fetchall()
-    return [(*row, sql and "".join(sql.split())) for *row, sql in rows]
+    return [(*row, sql and re.sub(r"\s+", "", sql)) for *row, sql in rows]
 
 
 def test_format_1_becomes_format_2_with_everything_in_it(path, tmp_path):
