@@ -74,7 +74,7 @@ class MemoryFile:
             with _LOCK:
                 if path is not None and not _check_place(path, create=create):
                     _make_file(path, file_mode)
-                self._database = _connect(path)
+                self._database = connect(path)
                 _prepare(self._database, path, new_meta, write)
         except BaseException as error:
             self.close()
@@ -143,7 +143,7 @@ class MemoryFile:
                 raise MemoryFileError(
                     "a memory in RAM cannot be shared with a forked process: give the memory a path."
                 )
-            self._database, self._pid, self._schema_version = _connect(self.path), os.getpid(), None
+            self._database, self._pid, self._schema_version = connect(self.path), os.getpid(), None
             self._database.params_fn = self._params_fn
         return self._database
 
@@ -179,7 +179,7 @@ _LIMITS = {
 }
 
 
-def _connect(path: str | None, *, mode: str = "rw") -> MemoryConnection:
+def connect(path: str | None, *, mode: str = "rw") -> MemoryConnection:
     """A bare connection: transactions are explicit, and a commit is on the disk when it returns."""
     uri = ":memory:" if path is None else f"{Path(path).as_uri()}?mode={mode}"
     database = sqlite3.connect(
@@ -286,7 +286,7 @@ def _look_at_header(path: str) -> None:
         raise not_ours(path, "it is an SQLite file of another program")
 
 
-def _prepare(database: sqlite3.Connection, path: str | None, new_meta, write: bool) -> None:
+def _prepare(database: MemoryConnection, path: str | None, new_meta, write: bool) -> None:
     """Check the file as a whole, then make or migrate it where that is called for."""
     _begin_reading(database)
     version = schema.check_format(database, path)

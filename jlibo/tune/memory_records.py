@@ -112,28 +112,33 @@ def strict_json(text: str) -> Any:
     `json.loads` also takes NaN and a key that is there twice, and raises other errors for deep nesting and
     for numbers of thousands of digits.
     """
-
-    def constant(word: str) -> NoReturn:
-        raise ValueError(f"{word} is not a number of JSON")
-
-    def whole_number(digits: str) -> int:
-        if len(digits) > 400:  # far above the largest float; the text is not repeated in a message
-            raise ValueError(f"a number has {len(digits)} digits")
-        return int(digits)
-
-    def pairs(found: list[tuple[str, Any]]) -> dict[str, Any]:
-        content = dict(found)
-        if len(content) < len(found):
-            twice, _ = Counter(key for key, _ in found).most_common(1)[0]
-            raise ValueError(f"the key '{printable(twice, limit=100)}' is there twice")
-        return content
-
     try:
-        return json.loads(text, parse_constant=constant, parse_int=whole_number, object_pairs_hook=pairs)
+        return _STRICT.decode(text)
     except RecursionError:
         raise ValueError("the JSON is nested too deeply") from None
     except json.JSONDecodeError as error:
         raise ValueError(f"this is not JSON: {error.msg} at character {error.pos + 1}") from None
+
+
+def _constant(word: str) -> NoReturn:
+    raise ValueError(f"{word} is not a number of JSON")
+
+
+def _whole_number(digits: str) -> int:
+    if len(digits) > 400:  # far above the largest float; the text is not repeated in a message
+        raise ValueError(f"a number has {len(digits)} digits")
+    return int(digits)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
+        raise ValueError(f"the key '{printable(twice, limit=100)}' is there twice")
+    return content
+
+
+_STRICT = json.JSONDecoder(parse_constant=_constant, parse_int=_whole_number, object_pairs_hook=_object)
 
 
 def finite_score(score: Any) -> float | None:

@@ -164,9 +164,9 @@ def _format_of(database: sqlite3.Connection, path: str | None) -> int | None:
     return version
 
 
-def create(database: sqlite3.Connection, meta: Mapping[str, str]) -> None:
+def create(database: sqlite3.Connection, meta: Mapping[str, str], version: int = FORMAT_VERSION) -> None:
     """Make the tables of a new memory, with these entries in `meta`."""
-    for statement in TABLES[FORMAT_VERSION].values():
+    for statement in TABLES[version].values():
         database.execute(statement)
     database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     database.executemany("INSERT INTO meta (key, value) VALUES (?, ?)", list(meta.items()))
