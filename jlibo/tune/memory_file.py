@@ -61,6 +61,7 @@ class MemoryFile:
     ):
         self.path = path
         self._pid = os.getpid()
+        self._in_ram = path is None
         self._database: MemoryConnection | None = None
         self._params_fn: Callable[[str], dict[str, Any]] = plain_params
         self._schema_version: int | None = None  # as of the last look at the schema
@@ -75,7 +76,13 @@ class MemoryFile:
                 if path is not None and not _check_place(path, create=create):
                     _make_file(path, file_mode)
                 self._database = connect(path)
-                _prepare(self._database, path, new_meta, write)
+                try:
+                    _prepare(self._database, path, new_meta, write)
+                except sqlite3.OperationalError as error:
+                    if write or path is None or not _is_read_only(error):
+                        raise
+                    # An old format on a disk that cannot be written: a copy in RAM is migrated, to be read.
+                    self._database, self._in_ram = _migrated_copy(self._database, path), True
         except BaseException as error:
             self.close()
             if isinstance(error, SQLITE_ERRORS):
@@ -132,14 +139,15 @@ class MemoryFile:
         """
         (version,) = database.execute("PRAGMA schema_version").fetchone()
         if version != self._schema_version:
-            schema.check_format(database, self.path)
+            if schema.check_format(database, self.path) != schema.FORMAT_VERSION:
+                raise damaged(self.path, "another program changed its format while it was open")
             self._schema_version = version
 
     def _connection(self) -> MemoryConnection:
         if self._database is None:
             raise MemoryFileError("this memory is closed: open it again.")
         if self._pid != os.getpid():
-            if self.path is None:
+            if self._in_ram or self.path is None:
                 raise MemoryFileError(
                     "a memory in RAM cannot be shared with a forked process: give the memory a path."
                 )
@@ -324,3 +332,22 @@ def _migrate(database: MemoryConnection, path: str | None, version: int) -> None
         rows.read_trials(database)
     except DamagedRow as error:
         raise damaged(path, str(error)) from error
+
+
+def _is_read_only(error: sqlite3.Error) -> bool:
+    codes = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM)
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in codes
+
+
+def _migrated_copy(database: MemoryConnection, path: str) -> MemoryConnection:
+    """A copy in RAM of an open file of an older format, brought to the newest and then not to be written."""
+    copy = connect(None)
+    try:
+        database.backup(copy)
+        database.close()
+        _prepare(copy, path, None, write=True)
+        copy.execute("PRAGMA query_only = ON")
+    except BaseException:
+        copy.close()
+        raise
+    return copy

@@ -184,24 +184,42 @@ def _rows(
     if is_damaged or (listed is not None and listed - set(found)):
         for row in _rows_of_lost_pages(copy, table, columns):
             # Pages that are no longer in use may hold rows that were deleted; the index tells.
-            if row[0] not in found and (listed is None or row[0] in listed):
+            is_missing = row[0] not in found and (listed is None or row[0] in listed)
+            if is_missing and _is_of(table, _completed(table, row, version)):
                 found[row[0]] = row
         missing = 0 if listed is None else len(listed - set(found))
         if missing:
             lost[f"{table[:-1]}: its page cannot be read"] += missing
         if listed is None:
             notes.append(f"a page of the {table} cannot be read, so there may have been more of them")
+    return [_completed(table, row, version) for row in found.values()]
+
+
+def _completed(table: str, row: tuple[Any, ...], version: int) -> tuple[Any, ...]:
+    """A row with all that format 2 has: format 1 has neither claims nor checksums."""
     if version > 1:
-        return list(found.values())
-    claims = (0,) if table == "trials" else ()  # format 1 has neither claims nor checksums
-    return [(*row, *claims, row_checksum((*row[1:], *claims))) for row in found.values()]
+        return row
+    content = (*row[1:], 0) if table == "trials" else row[1:]
+    return row[0], *content, row_checksum(content)
+
+
+def _is_of(table: str, row: tuple[Any, ...]) -> bool:
+    """Whether a row makes sense in this table, and its checksum matches."""
+    try:
+        if table == "tasks":
+            rows.checked_task(*row)
+        else:
+            rows.checked_trial(rows.plain_params, *row)
+    except DamagedRow:
+        return False
+    return True
 
 
 def _rows_of_lost_pages(copy: Path, table: str, columns: str) -> Iterator[tuple[Any, ...]]:
     """The rows of all pages that look like a leaf of a table, whether anything still leads there or not.
 
     Each is put in the place of the table's root, so that SQLite reads it as the whole table. Rows of other
-    tables come too; they do not have a row's checksum or the types of its columns.
+    tables come too; `_is_of` tells them apart.
     """
     with _reading(copy) as database:
         (size,) = database.execute("PRAGMA page_size").fetchone()
