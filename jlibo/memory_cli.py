@@ -141,15 +141,14 @@ def _selected_kernels(memory: Memory) -> str | None:
 
 
 def _num_features(space: SearchSpace) -> int:
-    """About how many features learning would compute with: a stranger's space may have any size."""
-    sizes = [
-        min(p.num_values or 7, 7) if not isinstance(p, Categorical) else p.num_values for p in space.values()
-    ]
-    in_pairs = [
-        size - 1 if isinstance(p, Categorical) else 3 for p, size in zip(space.values(), sizes, strict=True)
-    ]
-    num_pairs = (sum(in_pairs) ** 2 - sum(size**2 for size in in_pairs)) // 2
-    return sum(sizes) + num_pairs
+    """How many features learning would compute with, at most: a stranger's space may have any size."""
+    alone = in_pairs = squares = 0
+    for parameter in space.values():
+        most = parameter.num_values - 1 if isinstance(parameter, Categorical) else None
+        alone += 6 if most is None else most
+        in_pairs += 3 if most is None else most
+        squares += 9 if most is None else most**2
+    return 1 + alone + (in_pairs**2 - squares) // 2
 
 
 def _percent(share: float) -> str:
