@@ -104,6 +104,8 @@ def test_lines_written_by_hand_need_little(memory):
         ("[1]", r"a JSON object should stand here, but got \[1\]"),
         ('{"score": NaN}', "NaN is not a number of JSON"),
         ("[" * 100_000, "nested too deeply"),
+        ('{"score": 1, "score": 2}', "the key 'score' is there twice"),
+        ('{"score": ' + "9" * 5000 + "}", "a number has 5000 digits"),
         ({"state": ...}, "the key 'state' is missing"),
         ({"stat": "complete"}, "the key 'stat' is not known"),
         ({"state": "done"}, r"'state' should be .* but got \"done\""),

@@ -193,6 +193,45 @@ def test_what_cannot_be_salvaged(path, new, tmp_path):
     assert other.read_text() == "words " * 5000
 
 
+def test_a_transaction_that_was_cut_short_is_undone(path, new, tmp_path):
+    """The file and the journal of a process that was killed while it wrote."""
+    before = fill(path)
+    database = sqlite3.connect(path, isolation_level=None)
+    database.execute("PRAGMA cache_size = 1")  # so that pages are written before the commit
+    database.execute("BEGIN")
+    database.execute("UPDATE trials SET score = 0.0, checksum = 0 WHERE score IS NOT NULL")
+    killed = tmp_path / "killed.db"
+    killed.write_bytes(path.read_bytes())
+    (tmp_path / "killed.db-journal").write_bytes((tmp_path / "memory.db-journal").read_bytes())
+    database.execute("ROLLBACK")
+    database.close()
+    damaged = killed.read_bytes()
+    assert damaged != path.read_bytes()
+    assert salvage(killed, new).complete
+    assert content_of(new) == before
+    assert killed.read_bytes() == damaged
+
+
+def test_pages_that_lead_in_circles_come_to_an_end(path, new):
+    """Each child of the root is the same leaf; then the root is its own child."""
+    fill(path)
+    place = (root_of(path, "trials") - 1) * PAGE
+    data = bytearray(path.read_bytes())
+    assert data[place] == 0x05  # an inner page of a table
+    num_cells = int.from_bytes(data[place + 3 : place + 5], "big")
+    first = int.from_bytes(data[place + 12 : place + 14], "big")
+    for child in (data[place + first : place + first + 4], (place // PAGE + 1).to_bytes(4, "big")):
+        for cell in range(num_cells):
+            pointer = int.from_bytes(data[place + 12 + 2 * cell : place + 14 + 2 * cell], "big")
+            data[place + pointer : place + pointer + 4] = child
+        path.write_bytes(data)
+        with pytest.raises(MemoryFileError, match="is damaged"):
+            Memory.open(path, space=SPACE)
+        assert not salvage(path, new).lost
+        assert len(content_of(new)[0]) == 204
+        new.unlink()
+
+
 def test_a_target_that_appears_meanwhile_is_not_replaced(path, new, monkeypatch):
     fill(path, num_tasks=1, num_trials=2)
     link = os.link

@@ -37,9 +37,9 @@ _CHANCE = random.SystemRandom()  # not the generator that users seed
 
 # One lock for all memories of the process, held during every transaction and while the process forks. So a
 # child never inherits a half-done transaction, whose connection it could neither use nor safely close.
-_LOCK = threading.RLock()
+LOCK = threading.RLock()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release)
+    os.register_at_fork(before=LOCK.acquire, after_in_parent=LOCK.release, after_in_child=LOCK.release)
 
 
 @final
@@ -72,7 +72,7 @@ class MemoryFile:
                 f"but got {file_mode!r}."
             )
         try:
-            with _LOCK:
+            with LOCK:
                 if path is not None and not _check_place(path, create=create):
                     _make_file(path, file_mode)
                 self._database = connect(path)
@@ -90,7 +90,7 @@ class MemoryFile:
             raise
 
     def close(self) -> None:
-        with _LOCK:
+        with LOCK:
             if self._database is not None:
                 self._database.close()
             self._database = None
@@ -109,7 +109,7 @@ class MemoryFile:
 
     @contextmanager
     def _transaction(self, begin_fn: Callable[[sqlite3.Connection], None]) -> Iterator[MemoryConnection]:
-        with _LOCK:
+        with LOCK:
             try:
                 database = self._connection()
                 begin_fn(database)

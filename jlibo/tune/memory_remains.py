@@ -16,7 +16,7 @@ from typing import Any, final
 
 from jlibo.tune import memory_rows as rows
 from jlibo.tune import memory_schema as schema
-from jlibo.tune.memory_errors import SQLITE_ERRORS, MemoryFileError
+from jlibo.tune.memory_errors import LONGEST_TEXT, SQLITE_ERRORS, MemoryFileError
 from jlibo.tune.memory_file import connect
 from jlibo.tune.memory_records import (
     TASK_CONTENT,
@@ -180,7 +180,7 @@ def _rows(
         listed = None
         with contextlib.suppress(*SQLITE_ERRORS):
             question = f"SELECT id FROM {table} INDEXED BY sqlite_autoindex_{table}_1"
-            listed = {row[0] for row in database.execute(question)}
+            listed = {row[0] for row in itertools.islice(database.execute(question), copy.stat().st_size)}
     if is_damaged or (listed is not None and listed - set(found)):
         for row in _rows_of_lost_pages(copy, table, columns):
             # Pages that are no longer in use may hold rows that were deleted; the index tells.
@@ -256,21 +256,27 @@ def _scan(
     found: dict[int, tuple[Any, ...]] = {}
     whole = (-(2**63), 2**63 - 1)
     ranges: list[tuple[int, int]] = [whole]
-    steps_left, problem = 1000 + size // 8, False
+    steps_left, bytes_left, problem = 1000 + size // 8, 8 * size + LONGEST_TEXT, False
     question = f"SELECT {columns} FROM {table} NOT INDEXED WHERE id BETWEEN ? AND ? ORDER BY id "
 
     def read(low: int, high: int, order: str) -> tuple[int | None, bool]:
         """Read until an error: the last id, if any, and whether the end of the range was reached."""
+        nonlocal bytes_left
         last = None
         try:
             for row in database.execute(question + order, (low, high)):
+                bytes_left -= sum(len(value) for value in row if isinstance(value, str | bytes))
+                # In a damaged or hostile tree a page may come again and again.
+                is_next = last is None or (row[0] > last if order == "ASC" else row[0] < last)
+                if not is_next or bytes_left < 0:
+                    return last, False
                 last = row[0]
                 found[last] = row
         except SQLITE_ERRORS:
             return last, False
         return last, True
 
-    while ranges and steps_left > 0:
+    while ranges and steps_left > 0 and bytes_left >= 0:
         steps_left -= 1
         low, high = ranges.pop()
         upwards, done = read(low, high, "ASC")

@@ -19,7 +19,7 @@ from jlibo.printable import printable
 from jlibo.tune import memory_rows as rows
 from jlibo.tune.memory import Memory
 from jlibo.tune.memory_errors import SQLITE_ERRORS, MemoryFileError
-from jlibo.tune.memory_file import connect
+from jlibo.tune.memory_file import LOCK, connect
 from jlibo.tune.memory_owner import new_owner, owner_is_dead
 from jlibo.tune.memory_records import TaskRecord, utc_now
 from jlibo.tune.memory_remains import Remains, read_remains
@@ -122,8 +122,11 @@ def _draft_folder(target: Path) -> Iterator[Path]:
 
 
 def _copy(source: Path, copy: Path) -> None:
-    """Copy a file and its journal. A lock keeps writers out meanwhile, if SQLite can lock the file."""
-    with contextlib.ExitStack() as stack:
+    """Copy a file and its journal. A lock keeps writers out meanwhile, if SQLite can lock the file.
+
+    No transaction of this process may be open: closing any handle of a file drops the process's locks on it.
+    """
+    with LOCK, contextlib.ExitStack() as stack:
         with contextlib.suppress(*SQLITE_ERRORS):
             database = stack.enter_context(contextlib.closing(connect(str(source.absolute()), mode="ro")))
             database.execute("BEGIN")
