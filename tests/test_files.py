@@ -31,7 +31,10 @@ def test_a_new_file_follows_the_umask_and_a_replaced_one_keeps_its_mode(tmp_path
         "print(oct(path.with_name('own').stat().st_mode & 0o777))\n"
     )
     # A child without jax: only this one module is imported.
-    stub = "import sys, types; m = types.ModuleType('jlibo'); m.__path__ = [sys.argv[2]]; sys.modules['jlibo'] = m\n"
+    stub = (
+        "import sys, types\n"
+        "package = sys.modules['jlibo'] = types.ModuleType('jlibo'); package.__path__ = [sys.argv[2]]\n"
+    )
     package = os.path.dirname(sys.modules["jlibo"].__file__)
     command = [sys.executable, "-c", stub + code, str(tmp_path), package]
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
