@@ -41,20 +41,18 @@ def run_safely(run: Callable[[], int], *, known: tuple[type[Exception], ...], de
     _make_printable(sys.stderr)
     try:
         with _one_line_warnings():
-            code = run()
+            try:
+                code = run()
+            except SystemExit as stop:  # `--help` and `--version`
+                code = _exit_code(stop)
             if sys.stdout is not None:
-                # Here, where a full device is still reported, and not at the end of the interpreter.
+                # Here, where a full device can still be reported, and not when the interpreter ends.
                 sys.stdout.flush()
-        return code
     except KeyboardInterrupt:
         say("stopped.")
         code = INTERRUPTED
     except BrokenPipeError:
         code = BROKEN_PIPE
-    except SystemExit as stop:  # `--help` and `--version`
-        code = _exit_code(stop)
-        with contextlib.suppress(OSError):
-            sys.stdout.flush()
     except Exception as error:
         if debug:
             _write_stderr(traceback.format_exc())
