@@ -9,6 +9,7 @@ from jlibo import memory_cli, reproduce_cli, sweep_cli
 from jlibo.experiments.compiled import keep_programs
 from jlibo.failures import UsageError as UsageError
 from jlibo.failures import run_safely
+from jlibo.printable import printable
 from jlibo.startup import imported
 from jlibo.tune.memory import MemoryFileError
 
@@ -41,8 +42,12 @@ class _Parser(argparse.ArgumentParser):
             "--debug", action="store_true", default=argparse.SUPPRESS, help="show the traceback of an error"
         )
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        # argparse drops the error of a stream that cannot be written to.
+        print(message, end="", file=file or sys.stdout)
+
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}. `{self.prog} --help` shows what can be given.")
+        raise UsageError(f"{printable(message)}. `{self.prog} --help` shows what can be given.")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -106,6 +106,8 @@ def _write_traceback() -> str | None:
 
 
 def _exit_code(stop: SystemExit) -> int:
+    if isinstance(stop.__context__, BrokenPipeError):  # rich exits on its own
+        return BROKEN_PIPE
     return stop.code if isinstance(stop.code, int) else 0 if stop.code is None else FAULT
 
 
