@@ -23,6 +23,8 @@ def main(arguments: list[str] | None = None) -> int:
 
     def run() -> int:
         imported()
+        if any("\0" in word for word in words):  # no name of a file, and no shell passes it on
+            raise UsageError("an argument has a null character.")
         parser = _parser()
         options = parser.parse_args(words)
         if options.command is None:
@@ -59,7 +61,7 @@ def _parser() -> argparse.ArgumentParser:
         "130 interrupted; 141 the reader of the output went away.",
     )
     parser.add_argument("--version", action="version", version=f"jlibo {jlibo.__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    commands: Any = parser.add_subparsers(dest="command", metavar="COMMAND")
     reproduce_cli.add_parsers(commands)
     sweep_cli.add_parser(commands)
     memory_cli.add_parser(commands)

@@ -63,9 +63,10 @@ def run_safely(run: Callable[[], int], *, known: tuple[type[Exception], ...], de
 
 def say(line: str) -> None:
     """Print a line to the standard error, which may be closed or full."""
-    # Some messages list differences on lines of their own. All other control characters are escaped.
-    lines = [printable(part, max_length=MAX_LINE) for part in line.split("\n")]
-    _write_stderr("\n".join(["jlibo: " + lines[0], *lines[1:]]) + "\n")
+    # Some messages list differences on indented lines. All other control characters are escaped, line breaks
+    # too: a name in a message may have them.
+    lines = [printable(part, max_length=MAX_LINE) for part in line.split("\n  ")]
+    _write_stderr("jlibo: " + "\n  ".join(lines) + "\n")
 
 
 def explain_os_error(error: OSError) -> str:

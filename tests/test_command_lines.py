@@ -99,6 +99,7 @@ def quiet(tmp_path, monkeypatch):
     # Precision and cache are settings of the process: here others go on with it.
     monkeypatch.setattr("jax.config.update", lambda *_: None)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     return tmp_path

@@ -65,10 +65,10 @@ def _rows(path: str | os.PathLike, space: str, name: str, content: Any) -> Itera
             reject(path, place, f'"X" should be a list of finite numbers, but got {described(point)}')
         if not isinstance(value, list) or len(value) != 1:
             reject(path, place, f'"y" should be a list of one number, but got {described(value)}')
-        is_absent = value[0] is None or (isinstance(value[0], float) and math.isnan(value[0]))
-        if not is_absent and not _is_finite(value[0]):
+        score: Any = math.nan if value[0] is None else value[0]
+        if not _is_finite(score) and not (isinstance(score, float) and math.isnan(score)):
             reject(path, place, f'"y" should be a list of one number, but got {described(value)}')
-        yield Row(place, name, tuple(map(float, point)), (math.nan if is_absent else float(value[0]),))
+        yield Row(place, name, tuple(map(float, point)), (float(score),))
 
 
 def _is_number(value: Any) -> bool:
