@@ -286,11 +286,13 @@ def test_a_run_that_is_stopped_at_any_moment_leaves_a_whole_result(number, tmp_p
     (target / "notes.txt").write_text("mine")
     for step in range(12):
         process = start(out, cache)
-        time.sleep(0.2 + seconds * step / 12)
+        time.sleep(0.5 + seconds * step / 12)
         process.send_signal(number)
         complaint = process.communicate()[1]
         if number == signal.SIGINT:
-            assert (process.returncode, complaint) in [(130, "jlibo: stopped.\n"), (0, "")]
+            # Before Python takes care of signals, and after, the system ends the process: for a shell 130 too.
+            ends = [(130, "jlibo: stopped.\n"), (-signal.SIGINT, ""), (0, "")]
+            assert (process.returncode, complaint) in ends
         summary = json.loads((target / "summary.json").read_text())
         assert summary["agents"]["libo"]["lifelong_regret"] == regret
         assert (target / "notes.txt").read_text() == "mine"
