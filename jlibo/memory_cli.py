@@ -5,15 +5,14 @@ Names and values in a memory may come from a stranger, so they are escaped befor
 """
 
 import argparse
-import contextlib
 import json
 import os
-import secrets
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from jlibo.files import write_atomically
 from jlibo.printable import printable
 from jlibo.tune.memory import Memory, MemoryFileError, MemoryMismatch, TaskRecord, TrialRecord
 from jlibo.tune.memory_lines import LineError, check_lines, export_lines, import_lines
@@ -81,12 +80,14 @@ def _show(options: argparse.Namespace) -> int:
 
     def show(line: str) -> None:
         # As `Text` a bracket in a name is a bracket, and not markup.
-        console.print(Text(printable(line)), soft_wrap=True)
+        console.print(Text(printable(line, max_length=None)), soft_wrap=True)
 
     console.begin_capture()  # printed at the end, where it is known what to do if that fails
     show(f"{options.file}: {len(tasks)} tasks, {len(trials)} trials, to {direction}")
     for name, parameter in memory.space.items():
-        show(f"  {printable(name, limit=_LONGEST)}: {printable(repr(parameter), limit=10 * _LONGEST)}")
+        show(
+            f"  {printable(name, max_length=_LONGEST)}: {printable(repr(parameter), max_length=10 * _LONGEST)}"
+        )
     table = Table(box=None, pad_edge=False)
     table.add_column("task", overflow="fold")
     table.add_column("source")
@@ -98,7 +99,7 @@ def _show(options: argparse.Namespace) -> int:
         by_task[trial.task_id].append(trial)
     for task in tasks:
         cells = _cells(task, by_task[task.id], memory.maximise)
-        table.add_row(*(Text(printable(cell, limit=_LONGEST)) for cell in cells))
+        table.add_row(*(Text(printable(cell, max_length=_LONGEST)) for cell in cells))
     if tasks:
         console.print()
         console.print(table)
@@ -197,21 +198,7 @@ def _write_file(out: str, lines: Iterable[str], *, memory_path: str) -> None:
             with open(path, "w", encoding="utf-8") as file:
                 file.writelines(f"{line}\n" for line in lines)
             return
-        draft = path.parent / f".{path.name}.{secrets.token_hex(8)}"
-        # A new file has the permissions that the umask leaves, one that replaces another those of the other.
-        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-        try:
-            with open(handle, "w", encoding="utf-8") as file:
-                file.writelines(f"{line}\n" for line in lines)
-                file.flush()
-                os.fsync(handle)
-            if path.exists():
-                os.chmod(draft, path.stat().st_mode & 0o777)
-            os.replace(draft, path.resolve())
-        except BaseException:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(draft)
-            raise
+        write_atomically(path.resolve(), lambda file: file.writelines(f"{line}\n".encode() for line in lines))
     except OSError as error:
         raise MemoryFileError(
             f"cannot write '{printable(out)}' ({error.strerror or error}): give another --out."
@@ -287,7 +274,7 @@ def _read_space(name: str) -> SearchSpace:
     except (ValueError, TypeError, RecursionError) as error:
         raise MemoryFileError(
             f"'{printable(name)}' is not a search space as `jlibo memory export --space` writes it: "
-            f"{printable(error, limit=500)}"
+            f"{printable(error, max_length=500)}"
         ) from None
 
 

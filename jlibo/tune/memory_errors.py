@@ -23,7 +23,7 @@ def explain(path: str | None, error: Exception, *, busy_seconds: float) -> Memor
     """What SQLite said, in one sentence about this file, for whose lock it waited `busy_seconds`."""
     place = place_of(path)
     code = getattr(error, "sqlite_errorcode", 0)
-    said = printable(error, limit=200)  # it may hold names from the file
+    said = printable(error, max_length=200)  # it may hold names from the file
     if isinstance(error, UnicodeDecodeError) or str(error).startswith("Could not decode to UTF-8"):
         return damaged(path, "a text in it is not UTF-8")
     if code == sqlite3.SQLITE_READONLY_DBMOVED:
@@ -67,7 +67,7 @@ def damaged(path: str | None, what: str) -> MemoryFileError:
     """The error of a memory that cannot be trusted; `what` is safe to print."""
     return MemoryFileError(
         f"{place_of(path)} is damaged ({what}): put back a copy of it, or write what can be read to a "
-        f"new file with `jlibo memory salvage {shlex.quote(printable(path))} NEW`; it is unchanged."
+        f"new file with `jlibo memory salvage {shlex.quote(printable(path, max_length=None))} NEW`; it is unchanged."
     )
 
 

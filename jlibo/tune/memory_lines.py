@@ -91,7 +91,7 @@ def check_lines(lines: Iterable[str], *, space: SearchSpace, maximise: bool) -> 
         except RecursionError:
             _reject(number, "the JSON is nested too deeply")
         except ValueError as error:
-            _reject(number, printable(error, limit=500))
+            _reject(number, printable(error, max_length=500))
         first = found.setdefault((line.task.name, line.trial.number), line)
         if _content(first.trial) != _content(line.trial):
             _reject(number, f"{_title(line)} was another one in line {first.number}")

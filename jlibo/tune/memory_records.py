@@ -134,7 +134,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     content = dict(pairs)
     if len(content) < len(pairs):
         twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
-        raise ValueError(f"the key '{printable(twice, limit=100)}' is there twice")
+        raise ValueError(f"the key '{printable(twice, max_length=100)}' is there twice")
     return content
 
 

@@ -74,7 +74,7 @@ def read_problem(meta: Mapping[str, str]) -> tuple[SearchSpace, bool]:
     try:
         return SearchSpace.from_spec(strict_json(meta["space"])), {"0": False, "1": True}[meta["maximise"]]
     except (KeyError, TypeError, ValueError, RecursionError) as error:
-        words = printable(error, limit=300)
+        words = printable(error, max_length=300)
         raise DamagedRow(f"its problem cannot be read, or not by this version of jlibo: {words}") from error
 
 
@@ -213,7 +213,7 @@ def checked_task(
             raise ValueError("a time cannot be read")
         return TaskRecord(id, task_name(name), budget, source, seed, created)
     except ValueError as error:
-        raise DamagedRow(f"task {id}: {printable(error, limit=200)}") from error
+        raise DamagedRow(f"task {id}: {printable(error, max_length=200)}") from error
 
 
 def checked_trial(
@@ -247,7 +247,7 @@ def checked_trial(
             claims=claims,
         )
     except (ValueError, RecursionError) as error:
-        raise DamagedRow(f"trial {id}: {printable(error, limit=200)}") from error
+        raise DamagedRow(f"trial {id}: {printable(error, max_length=200)}") from error
 
 
 def _insert(

@@ -101,7 +101,7 @@ def problem_of(database: sqlite3.Connection, version: int) -> str | None:
         if row not in expected or there.count(row) > 1:
             known = {name for _, name, _, _ in expected}
             word = "is not that of a memory" if row[1] in known else "does not belong in a memory"
-            return f"its {printable(row[0], limit=20)} '{printable(row[1], limit=100)}' {word}"
+            return f"its {printable(row[0], max_length=20)} '{printable(row[1], max_length=100)}' {word}"
     for row in expected:
         if row not in there:
             return f"its {row[0]} '{row[1]}' is missing"
@@ -125,7 +125,7 @@ def check_content(database: sqlite3.Connection, path: str | None) -> None:
     """Check the file as a whole: pages, indexes, the CHECKs of all rows, and that each trial has its task."""
     (problem,) = database.execute("PRAGMA integrity_check(1)").fetchone()
     if problem != "ok":
-        raise damaged(path, printable(problem.replace("\n", " "), limit=200))
+        raise damaged(path, printable(problem.replace("\n", " "), max_length=200))
     orphan = database.execute("PRAGMA foreign_key_check").fetchone()
     if orphan is not None:
         raise damaged(path, f"trial {orphan[1]}: its task is missing")
