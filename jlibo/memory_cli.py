@@ -6,20 +6,18 @@ Names and values in a memory may come from a stranger, so they are escaped befor
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from jlibo.files import write_atomically
-from jlibo.printable import printable
+from jlibo.printable import MAX_LENGTH, printable
 from jlibo.tune.memory import Memory, MemoryFileError, MemoryMismatch, TaskRecord, TrialRecord
 from jlibo.tune.memory_lines import LineError, check_lines, export_lines, import_lines
 from jlibo.tune.memory_records import strict_json
 from jlibo.tune.space import Categorical, SearchSpace
 
-_LONGEST = 200  # characters of a name or a value that `show` prints
 _MOST_FEATURES = 2000  # with which `show` learns what matters
 
 
@@ -85,9 +83,7 @@ def _show(options: argparse.Namespace) -> int:
     console.begin_capture()  # printed at the end, where it is known what to do if that fails
     show(f"{options.file}: {len(tasks)} tasks, {len(trials)} trials, to {direction}")
     for name, parameter in memory.space.items():
-        show(
-            f"  {printable(name, max_length=_LONGEST)}: {printable(repr(parameter), max_length=10 * _LONGEST)}"
-        )
+        show(f"  {printable(name)}: {printable(repr(parameter), max_length=10 * MAX_LENGTH)}")
     table = Table(box=None, pad_edge=False)
     table.add_column("task", overflow="fold")
     table.add_column("source")
@@ -99,7 +95,7 @@ def _show(options: argparse.Namespace) -> int:
         by_task[trial.task_id].append(trial)
     for task in tasks:
         cells = _cells(task, by_task[task.id], memory.maximise)
-        table.add_row(*(Text(printable(cell, max_length=_LONGEST)) for cell in cells))
+        table.add_row(*(Text(printable(cell)) for cell in cells))
     if tasks:
         console.print()
         console.print(table)
@@ -174,18 +170,9 @@ def _export(options: argparse.Namespace) -> int:
 
 def _print_lines(lines: Iterable[str]) -> None:
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    try:
-        for line in lines:
-            # What the terminal cannot show is escaped, as it is on the error output.
-            print(line.encode(encoding, "backslashreplace").decode(encoding))
-        sys.stdout.flush()
-    except OSError as error:
-        # Python flushes again when it ends, and would complain.
-        with contextlib.suppress(OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if not isinstance(error, BrokenPipeError):  # that is a reader, such as `head`, that has had enough
-            words = error.strerror or error
-            raise MemoryFileError(f"cannot write the output ({words}): send it somewhere else.") from None
+    for line in lines:
+        # What the terminal cannot show is escaped, so that an export stays valid JSON.
+        print(line.encode(encoding, "backslashreplace").decode(encoding))
 
 
 def _write_file(out: str, lines: Iterable[str], *, memory_path: str) -> None:

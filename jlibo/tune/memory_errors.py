@@ -65,9 +65,10 @@ def not_writable(path: str | None, why: str) -> MemoryFileError:
 
 def damaged(path: str | None, what: str) -> MemoryFileError:
     """The error of a memory that cannot be trusted; `what` is safe to print."""
+    quoted = shlex.quote(printable(path, max_length=None))
     return MemoryFileError(
         f"{place_of(path)} is damaged ({what}): put back a copy of it, or write what can be read to a "
-        f"new file with `jlibo memory salvage {shlex.quote(printable(path, max_length=None))} NEW`; it is unchanged."
+        f"new file with `jlibo memory salvage {quoted} NEW`; it is unchanged."
     )
 
 
