@@ -127,7 +127,7 @@ def test_bad_files_are_told(tmp_path):
         path,
         lambda file: named_file.write_arrays(file, {"format": "jlibo-labelled", "format_version": 99}, {}),
     )
-    with pytest.raises(named_file.NamedFileError, match="format jlibo-labelled 99"):
+    with pytest.raises(named_file.NamedFileError, match="format 'jlibo-labelled' 99"):
         Labelled.load(path)
     with pytest.raises(ValueError, match="cannot store 'a' of dtype object"):
         named_file.to_bytes({}, {"a": np.asarray([{}], object)})

@@ -9,9 +9,9 @@ are the results. An accelerator wants the largest batch that there is.
 """
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
+from jlibo.host_memory import free_host_memory
 from jlibo.sweeps.program import CompiledChunks
 
 CPU_CHUNK, CPU_SHARES = 32, 8
@@ -57,29 +57,3 @@ def default_budget(devices: Sequence[Any]) -> int:
         if "bytes_limit" in stats:
             return int(SHARE * (stats["bytes_limit"] - stats.get("bytes_in_use", 0)))
     return int(SHARE * free_host_memory() / len(devices))
-
-
-def free_host_memory() -> int:
-    """What the machine says is free, and not more than what this process may use."""
-    found = [free for free in (_machine_memory(), _group_memory()) if free is not None]
-    return min(found, default=4 * 2**30)
-
-
-def _machine_memory() -> int | None:
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    except (OSError, ValueError):
-        pass
-    return None
-
-
-def _group_memory(folder: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """The rest of what a container may use."""
-    try:
-        limit = (folder / "memory.max").read_text().strip()
-        used = int((folder / "memory.current").read_text())
-        return None if limit == "max" else max(int(limit) - used, 0)
-    except (OSError, ValueError):
-        return None

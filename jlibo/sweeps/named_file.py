@@ -1,28 +1,31 @@
 """A JSON header and named arrays in one `.npz` file: equal content is equal bytes, and nothing is pickled.
 
 `numpy.savez` writes the time of day into the file, so that two equal results differ. Here every member has
-the same date, and members come in the order of their names. NumPy reads the files with `allow_pickle=False`.
+the same date, and members come in the order of their names. Files are read within a limit on their unpacked
+size (`jlibo.npz`); NumPy reads them with `allow_pickle=False` too.
 """
 
 import contextlib
 import io
 import json
 import os
-import tempfile
+import secrets
 import zipfile
-import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
+from jlibo import npz
+from jlibo.printable import printable
+
 HEADER = "header"
 _DATE = (1980, 1, 1, 0, 0, 0)
 
 
-class NamedFileError(ValueError):
-    """The file is not what it should be; the message says in which way."""
+class NamedFileError(npz.NpzError):
+    """The file is not what `write_arrays` writes; the message says in which way."""
 
 
 def write_arrays(file: IO[bytes], header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
@@ -44,18 +47,25 @@ def write_arrays(file: IO[bytes], header: Mapping[str, Any], arrays: Mapping[str
                 np.lib.format.write_array(stream, values, version=(1, 0), allow_pickle=False)
 
 
-def read_arrays(file: IO[bytes]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The header and the arrays that `write_arrays` wrote."""
+def read_arrays(
+    file: IO[bytes], *, max_bytes: int | None = None
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Return the header and the arrays that `write_arrays` wrote.
+
+    `max_bytes` is that of `npz.read_npz`, whose errors are raised too: all are kinds of `npz.NpzError`.
+    """
+    arrays = npz.read_npz(file, max_bytes=max_bytes)
+    if HEADER not in arrays:
+        raise NamedFileError("it has no header")
+    encoded = arrays.pop(HEADER)
+    if encoded.dtype != np.uint8 or encoded.ndim != 1:
+        raise NamedFileError("its header is no text")
     try:
-        with np.load(file, allow_pickle=False) as archive:
-            if not isinstance(archive, np.lib.npyio.NpzFile) or HEADER not in archive.files:
-                raise NamedFileError("it has no header")
-            arrays = {name: archive[name] for name in archive.files}
-        header = json.loads(arrays.pop(HEADER).tobytes())
-    except NamedFileError:
-        raise
-    except (ValueError, EOFError, OSError, KeyError, zipfile.BadZipFile, zlib.error) as error:
-        raise NamedFileError(f"it cannot be read ({error})") from None
+        header = json.loads(encoded.tobytes())
+    except (ValueError, RecursionError) as error:
+        raise NamedFileError(f"its header is not JSON ({printable(error)})") from None
+    if not isinstance(header, dict):
+        raise NamedFileError("its header is no JSON object")
     return header, arrays
 
 
@@ -69,18 +79,21 @@ def to_bytes(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> byt
 def write_atomically(path: Path, write_fn: Callable[[IO[bytes]], Any]) -> None:
     """Write a whole file or none: under another name first, and on the disk before it gets its own.
 
-    A process that is killed leaves its draft behind; `is_draft` knows it.
+    A process that is killed leaves its draft behind; `is_draft` recognises it. Any other failure, a full disk
+    for instance, removes the draft and leaves the old file as it was.
     """
-    handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f"{_DRAFT}{path.name}-")
+    draft = path.parent / f"{_DRAFT}{path.name}-{secrets.token_hex(8)}"
+    # Created with the permissions that the umask leaves: to ask for the umask, it would have to be changed
+    # for a moment, for all threads.
+    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o666)
     try:
         with open(handle, "wb") as file:
             write_fn(file)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(draft, 0o666 & ~_umask())
         os.replace(draft, path)
     except BaseException:
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):
             os.unlink(draft)
         raise
     _sync_folder(path.parent)
@@ -92,12 +105,6 @@ _DRAFT = ".draft-"
 def is_draft(path: Path) -> bool:
     """Whether this is what `write_atomically` leaves behind when its process is killed."""
     return path.name.startswith(_DRAFT)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def _sync_folder(folder: Path) -> None:
