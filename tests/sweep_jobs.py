@@ -1,5 +1,6 @@
 """Sweeps to be run in processes of their own: `python sweep_jobs.py JOB ...`. Not a test by itself."""
 
+import errno
 import os
 import sys
 import time
@@ -94,6 +95,23 @@ def in_folder(folder: Path, pause: str = "0") -> None:
     run_quick(out=folder, chunk=1, progress=lambda share, words: time.sleep(float(pause)))
 
 
+def on_full_disk(folder: Path, num_chunks: str, num_bytes: str) -> None:
+    """After so many chunks no file can get longer than so many bytes: the sweep ends in one error."""
+    import resource
+
+    done = []
+
+    def progress(share, words):
+        done.append(share)
+        if sum(share > 0 for share in done) == int(num_chunks) or num_chunks == "0":
+            resource.setrlimit(resource.RLIMIT_FSIZE, (int(num_bytes), resource.RLIM_INFINITY))
+
+    with pytest.raises(jlibo.sweeps.SweepStorageError, match="resume") as caught:
+        run_quick(out=folder, chunk=9, progress=progress)
+    assert isinstance(caught.value, OSError) and caught.value.errno == errno.EFBIG
+    assert "\n" not in str(caught.value)
+
+
 def on_dask(folder: Path, kill: str = "") -> None:
     """On two workers, one of which is killed when the first chunk is back."""
     import signal
@@ -117,7 +135,13 @@ def on_dask(folder: Path, kill: str = "") -> None:
             assert set(client.run(os.getpid).values()) != set(found.values())
 
 
-JOBS = {"devices": on_devices, "processes": in_processes, "folder": in_folder, "dask": on_dask}
+JOBS = {
+    "devices": on_devices,
+    "processes": in_processes,
+    "folder": in_folder,
+    "full": on_full_disk,
+    "dask": on_dask,
+}
 
 if __name__ == "__main__":
     JOBS[sys.argv[1]](Path(sys.argv[2]), *sys.argv[3:])

@@ -86,7 +86,7 @@ def test_a_corrupt_chunk_is_told_and_computed_anew(whole, tmp_path, harm):
     else:  # of another sweep
         other = folder.SweepFolder(tmp_path / "other", {"another": "sweep"})
         (tmp_path / "other" / "chunks").mkdir(parents=True)
-        other.write_chunk(2, ["best", "curve"], [np.zeros(CHUNK, np.int64), np.zeros((CHUNK, 5))])
+        other.write_chunk(2, {"best": np.zeros(CHUNK, np.int64), "curve": np.zeros((CHUNK, 5))})
         data = other.chunk_path(2).read_bytes()
     victim.write_bytes(data)
     with pytest.warns(SweepWarning, match=r"00002.chunk' is corrupt: .* computed anew"):

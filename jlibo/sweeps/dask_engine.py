@@ -140,11 +140,11 @@ def dask_chunks(
                 client.cancel(list(futures))
 
 
-def worker_budget(client: Any) -> int | None:
-    """Half of the memory of the smallest worker, where workers have limits."""
+def worker_memory(client: Any) -> int | None:
+    """Return the memory of the smallest worker in bytes, where workers have limits."""
     workers = client.scheduler_info(n_workers=-1)["workers"].values()
     limits = [worker["memory_limit"] for worker in workers if worker.get("memory_limit")]
-    return min(limits) // 2 if limits else None
+    return min(limits, default=None)
 
 
 def worker_environment() -> dict[str, str]:
