@@ -4,15 +4,14 @@ What the user can put right is raised as a `MemoryFileError`, which `jlibo.cli` 
 """
 
 import argparse
-import contextlib
 import json
 import os
 import sys
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from jlibo.files import write_atomically
 from jlibo.tune.memory import Memory, MemoryFileError, MemoryMismatch, TaskRecord, TrialRecord
 from jlibo.tune.memory_lines import LineError, check_lines, export_lines, import_lines
 from jlibo.tune.space import SearchSpace
@@ -153,31 +152,11 @@ def _write_file(out: str, lines: Iterable[str], *, memory_path: str) -> None:
             with open(path, "w", encoding="utf-8") as file:
                 file.writelines(f"{line}\n" for line in lines)
             return
-        handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with open(handle, "w", encoding="utf-8") as file:
-                file.writelines(f"{line}\n" for line in lines)
-                file.flush()
-                os.fsync(handle)
-            os.chmod(draft, _usual_mode(path))
-            os.replace(draft, path.resolve())
-        except BaseException:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(draft)
-            raise
+        write_atomically(path.resolve(), lambda file: file.writelines(f"{line}\n".encode() for line in lines))
     except OSError as error:
         raise MemoryFileError(
             f"cannot write '{out}' ({error.strerror or error}): give another --out."
         ) from None
-
-
-def _usual_mode(path: Path) -> int:
-    """The permissions of the file in whose place a draft goes, or those that a new file gets."""
-    if path.exists():
-        return path.stat().st_mode & 0o777
-    umask = os.umask(0)
-    os.umask(umask)
-    return 0o666 & ~umask
 
 
 # --- import -------------------------------------------------------------------------------------------------

@@ -17,8 +17,9 @@ from typing import Any
 
 import numpy as np
 
+from jlibo import files
 from jlibo.sweep_config import ConfigError, ExperimentRun, SweepConfig, read_config
-from jlibo.sweeps import BudgetError, Labelled, SweepFolderError, SweepWarning, named_file
+from jlibo.sweeps import BudgetError, Labelled, SweepFolderError, SweepWarning
 from jlibo.sweeps.dask_engine import WorkerError
 
 SWEEP_ERRORS = (ConfigError, SweepFolderError, BudgetError, WorkerError)
@@ -227,7 +228,7 @@ def write_summary(rows: list[dict[str, Any]], path: Path) -> None:
     writer = csv.DictWriter(text, rows[0].keys(), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    named_file.write_atomically(path, lambda file: file.write(text.getvalue().encode()))
+    files.write_atomically(path, lambda file: file.write(text.getvalue().encode()))
 
 
 def _print_table(config: SweepConfig, rows: list[dict[str, Any]], out: str | None) -> None:

@@ -14,7 +14,7 @@ from sweep_jobs import run_quick
 from test_sweep_folder import JOBS, contents
 
 import jlibo
-from jlibo.sweeps import BudgetError, SweepFolderError, SweepStorageError, folder, named_file
+from jlibo.sweeps import BudgetError, SweepFolderError, SweepStorageError, folder
 
 CHUNK = 9
 
@@ -292,12 +292,12 @@ def test_disk_errors_say_what_can_be_kept(copied, monkeypatch):
         raise OSError(28, "No space left on device")
 
     (copied / "result.npz").unlink()
-    monkeypatch.setattr(named_file.os, "fsync", full)
+    monkeypatch.setattr("jlibo.files.os.fsync", full)
     with pytest.raises(SweepStorageError) as caught:
         run_quick(out=copied, chunk=CHUNK)
     assert str(caught.value) == (
         f"cannot write '{copied}/result.npz': No space left on device. Finished chunks in '{copied}' are kept"
-        ": put this right and run the same sweep again to resume."
+        ": put this right and run the same sweep again to resume"
     )
     assert not list(copied.glob(".draft*"))
 

@@ -6,7 +6,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from jlibo import Labelled
+from jlibo import Labelled, files
 from jlibo.sweeps import Variable, named_file
 
 equal = np.testing.assert_array_equal
@@ -123,7 +123,7 @@ def test_bad_files_are_told(tmp_path):
     np.savez(path, a=np.zeros(3))
     with pytest.raises(named_file.NamedFileError, match="it has no header"):
         Labelled.load(path)
-    named_file.write_atomically(
+    files.write_atomically(
         path,
         lambda file: named_file.write_arrays(file, {"format": "jlibo-labelled", "format_version": 99}, {}),
     )
@@ -142,7 +142,7 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path):
         raise RuntimeError("disk full")
 
     with pytest.raises(RuntimeError, match="disk full"):
-        named_file.write_atomically(path, fail_half_way)
+        files.write_atomically(path, fail_half_way)
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
 
 

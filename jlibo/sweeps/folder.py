@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from jlibo import npz
+from jlibo import files, npz
 from jlibo.printable import described, printable
 from jlibo.sweeps import named_file
 
@@ -75,7 +75,7 @@ class SweepStorageError(OSError):
         return cls(
             error.errno,
             f"cannot {doing}: {reason}. Finished chunks in '{printable(folder)}' are kept: put this right "
-            "and run the same sweep again to resume.",
+            "and run the same sweep again to resume",
         )
 
     def __str__(self) -> str:
@@ -111,7 +111,7 @@ class SweepFolder:
         line = f"{_MAGIC} {hashlib.sha256(payload).hexdigest()}\n".encode()
         path = self.chunk_path(number)
         with storage_errors(f"write '{printable(path)}'", self.path):
-            named_file.write_atomically(path, lambda file: file.write(line + payload))
+            files.write_atomically(path, lambda file: file.write(line + payload))
 
     def read_chunk(self, number: int, expected: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Return a chunk's arrays by name.
@@ -206,7 +206,7 @@ def open_folder(path: Path, identity: Mapping[str, Any]) -> SweepFolder:
                 if _OWN_DRAFT.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
                     os.unlink(entry.path)
         if found is None:
-            named_file.write_atomically(path / "sweep.json", lambda file: file.write(text.encode()))
+            files.write_atomically(path / "sweep.json", lambda file: file.write(text.encode()))
     return SweepFolder(path, identity)
 
 

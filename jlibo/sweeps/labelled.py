@@ -19,7 +19,7 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from jlibo import npz
+from jlibo import files, npz
 from jlibo.checks import fail
 from jlibo.printable import described, printable
 from jlibo.sweeps import named_file
@@ -223,7 +223,7 @@ class Labelled:
         members = {f"array/{name}": values for name, (_, values) in self.arrays.items()}
         members |= {f"coord/{name}": values for name, (_, values) in self.coords.items()}
         path = Path(path)
-        named_file.write_atomically(path, lambda file: named_file.write_arrays(file, header, members))
+        files.write_atomically(path, lambda file: named_file.write_arrays(file, header, members))
         return path
 
     @classmethod

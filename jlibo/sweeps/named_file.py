@@ -5,14 +5,10 @@ the same date, and members come in the order of their names. Files are read with
 size (`jlibo.npz`); NumPy reads them with `allow_pickle=False` too.
 """
 
-import contextlib
 import io
 import json
-import os
-import secrets
 import zipfile
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import IO, Any
 
 import numpy as np
@@ -74,44 +70,3 @@ def to_bytes(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> byt
     buffer = io.BytesIO()
     write_arrays(buffer, header, arrays)
     return buffer.getvalue()
-
-
-def write_atomically(path: Path, write_fn: Callable[[IO[bytes]], Any]) -> None:
-    """Write a whole file or none: under another name first, and on the disk before it gets its own.
-
-    A process that is killed leaves its draft behind; `is_draft` recognises it. Any other failure, a full disk
-    for instance, removes the draft and leaves the old file as it was.
-    """
-    draft = path.parent / f"{_DRAFT}{path.name}-{secrets.token_hex(8)}"
-    # Created with the permissions that the umask leaves: to ask for the umask, it would have to be changed
-    # for a moment, for all threads.
-    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o666)
-    try:
-        with open(handle, "wb") as file:
-            write_fn(file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(draft, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(draft)
-        raise
-    _sync_folder(path.parent)
-
-
-_DRAFT = ".draft-"
-
-
-def is_draft(path: Path) -> bool:
-    """Whether this is what `write_atomically` leaves behind when its process is killed."""
-    return path.name.startswith(_DRAFT)
-
-
-def _sync_folder(folder: Path) -> None:
-    # The new name is on the disk once its folder is. Not every system can open a folder.
-    with contextlib.suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
