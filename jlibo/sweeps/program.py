@@ -24,7 +24,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jlibo.checks import fail
 from jlibo.host_memory import BudgetError
 from jlibo.lifelong import LifelongResult
-from jlibo.sweeps.points import Plan, Points
+from jlibo.sweeps.points import Plan, Points, check_fits_dtype
 from jlibo.sweeps.progress import Meter, traced_with
 
 LANE = "lane"
@@ -96,6 +96,8 @@ def trace(
     param_dtypes = {
         name: np.dtype(jax.dtypes.canonicalize_dtype(values.dtype)) for name, values in points.values.items()
     }
+    for name, dtype in param_dtypes.items():
+        check_fits_dtype(name, points.values[name], dtype)
     specs = {name: jax.ShapeDtypeStruct((), dtype) for name, dtype in param_dtypes.items()}
     with traced_with(meter):
         jaxpr, shapes = jax.make_jaxpr(lane, return_shape=True)(key, specs)

@@ -18,7 +18,7 @@ from jlibo.sweeps import memory
 from jlibo.sweeps import progress as meters
 from jlibo.sweeps.engines import Finished, Processes, choose_devices, local_chunks
 from jlibo.sweeps.labelled import Labelled, Variable
-from jlibo.sweeps.points import SEED, Plan, Points, as_points
+from jlibo.sweeps.points import SEED, Plan, Points, as_points, check_seeds
 from jlibo.sweeps.program import CompiledChunks, Program, double_precision, trace, versions
 
 
@@ -65,7 +65,7 @@ def sweep(
     `jax.distributed` each process computes its share and all get the whole (a folder has to be shared).
     """
     points = as_points(grid)
-    check_count("num_seeds", num_seeds)
+    check_seeds(num_seeds, first_seed)
     key = _new_style(key)
     with contextlib.ExitStack() as stack:
         report_fn = _report_fn(progress, stack)
