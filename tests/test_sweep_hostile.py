@@ -1,5 +1,6 @@
 """Folders that are damaged, foreign or full: one error in words, and nothing of the user's is touched."""
 
+import copy
 import json
 import os
 import random
@@ -128,7 +129,7 @@ def mutated(text: str, dice: random.Random) -> bytes:
                 continue
             action = dice.random()
             if action < 0.6:
-                node[key] = dice.choice(nasty)
+                node[key] = copy.deepcopy(dice.choice(nasty))
             elif action < 0.8:
                 del node[key]
             else:

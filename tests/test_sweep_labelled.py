@@ -1,5 +1,6 @@
 """Arrays with named axes: choosing, averaging, files of equal bytes, xarray and pandas."""
 
+import io
 import sys
 import zipfile
 
@@ -144,6 +145,19 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path):
     with pytest.raises(RuntimeError, match="disk full"):
         files.write_atomically(path, fail_half_way)
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+
+
+def test_ctrl_c_while_a_file_is_written_stays_ctrl_c(monkeypatch):
+    """`zipfile` cannot be closed in the middle of a member, and would say so instead."""
+    begin, opened = zipfile.ZipFile.open, []
+
+    def pressed(self, *args, **options):
+        opened.append(begin(self, *args, **options))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(zipfile.ZipFile, "open", pressed)
+    with pytest.raises(KeyboardInterrupt):
+        named_file.write_arrays(io.BytesIO(), {}, {"a": np.arange(1000.0)})
 
 
 def test_members_have_no_time_of_day(tmp_path):

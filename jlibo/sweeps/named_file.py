@@ -32,7 +32,8 @@ def write_arrays(file: IO[bytes], header: Mapping[str, Any], arrays: Mapping[str
         if name == HEADER or array.dtype.hasobject or array.dtype.kind == "V":
             raise ValueError(f"cannot store '{name}' of dtype {array.dtype}.")
         members[name] = array
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
+    archive = zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=6)
+    try:
         for name in sorted(members):
             member = zipfile.ZipInfo(f"{name}.npy", _DATE)
             member.compress_type = zipfile.ZIP_DEFLATED
@@ -41,6 +42,11 @@ def write_arrays(file: IO[bytes], header: Mapping[str, Any], arrays: Mapping[str
                 # Not `np.ascontiguousarray`, which gives an axis to an array that has none.
                 values = np.asarray(members[name], order="C")
                 np.lib.format.write_array(stream, values, version=(1, 0), allow_pickle=False)
+        archive.close()
+    except BaseException:
+        # To close it now would raise another error, in place of Ctrl-C or a full disk.
+        archive.fp = None
+        raise
 
 
 def read_arrays(
