@@ -144,7 +144,8 @@ def test_a_full_disk_is_one_line_with_an_exit_code_of_its_own(finished, tmp_path
     config = tmp_path / "config.toml"
     config.write_text(CONFIG)
     out = tmp_path / "out"
-    arguments = ["sweep", str(config), "--x64", "--no-cache", "--out", str(out)]
+    arguments = ["sweep", str(config), "--x64", "--out", str(out)]
+    environment = os.environ | {"XDG_CACHE_HOME": str(finished[0].parent / "cache")}
     script = (
         "import resource, sys; from jlibo import cli; from jlibo.sweeps import folder\n"
         "keep = folder.SweepFolder.write_chunk\n"
@@ -154,7 +155,7 @@ def test_a_full_disk_is_one_line_with_an_exit_code_of_its_own(finished, tmp_path
         "folder.SweepFolder.write_chunk = full\n"
         f"sys.exit(cli.main({arguments!r}))"
     )
-    full = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    full = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
     assert full.returncode == 74, full.stderr
     assert f"cannot write '{out}/chunks/00001.chunk': File too large" in full.stderr
     assert f"Finished chunks in '{out}' are kept" in full.stderr and "again to resume" in full.stderr
@@ -162,7 +163,7 @@ def test_a_full_disk_is_one_line_with_an_exit_code_of_its_own(finished, tmp_path
     kept = {str(file.relative_to(out)) for file in out.rglob("*") if file.is_file()}
     assert kept == {".lock", "sweep.json", "chunks/00000.chunk"}
     command = [sys.executable, "-m", "jlibo.cli", *arguments]
-    subprocess.run(command, capture_output=True, check=True)
+    subprocess.run(command, env=environment, capture_output=True, check=True)
     for file in finished[0].rglob("*"):
         if file.is_file():
             assert (out / file.relative_to(finished[0])).read_bytes() == file.read_bytes()

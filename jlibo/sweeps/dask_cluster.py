@@ -125,7 +125,7 @@ def local_client(num_workers: int) -> Iterator[Client]:
                 scheduler={"cls": ClosedScheduler, "options": {**common, "port": 0, "dashboard": False}},
                 workers={number: {"cls": Nanny, "options": worker} for number in range(num_workers)},
                 security=credentials,
-                silence_logs=logging.CRITICAL,
+                silence_logs=logging.CRITICAL,  # pyright: ignore[reportArgumentType]
             )
         with cluster, Client(cluster, security=credentials) as client:
             _check_closed(client)

@@ -159,7 +159,7 @@ def dask_chunks(
 @contextlib.contextmanager
 def _cluster_errors() -> Iterator[None]:
     """Turn what `distributed` raises when its scheduler is gone into a `ClusterError`."""
-    from distributed.comm import CommClosedError
+    from distributed.comm.core import CommClosedError
 
     try:
         yield

@@ -263,13 +263,14 @@ class Labelled:
             raise named_file.NamedFileError(
                 f"it is of format {kinds}, and this version of jlibo reads '{FORMAT}' {FORMAT_VERSION}"
             )
-        groups = [_variables(header.get(f"{kind}s"), kind, members) for kind in ("array", "coord")]
+        arrays = _variables(header.get("arrays"), "array", members)
+        coords = _variables(header.get("coords"), "coord", members)
         if members:
             raise named_file.NamedFileError(f"it has a member '{printable(min(members))}' that is not listed")
         if not isinstance(header.get("attrs"), dict):
             raise named_file.NamedFileError("its attrs are no JSON object")
         try:
-            return cls(*groups, header["attrs"])
+            return cls(arrays, coords, header["attrs"])
         except ValueError as error:
             raise named_file.NamedFileError(f"its arrays do not fit each other: {printable(error)}") from None
 
