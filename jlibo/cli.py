@@ -9,6 +9,7 @@ from jlibo import memory_cli, reproduce_cli, sweep_cli
 from jlibo.experiments.compiled import keep_programs
 from jlibo.failures import UsageError as UsageError
 from jlibo.failures import run_safely
+from jlibo.printable import printable
 from jlibo.startup import imported
 from jlibo.tune.memory import MemoryFileError
 
@@ -22,6 +23,8 @@ def main(arguments: list[str] | None = None) -> int:
 
     def run() -> int:
         imported()
+        if any("\0" in word for word in words):  # no name of a file, and no shell passes it on
+            raise UsageError("an argument has a null character.")
         parser = _parser()
         options = parser.parse_args(words)
         if options.command is None:
@@ -41,8 +44,12 @@ class _Parser(argparse.ArgumentParser):
             "--debug", action="store_true", default=argparse.SUPPRESS, help="show the traceback of an error"
         )
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        # argparse drops the error of a stream that cannot be written to.
+        print(message, end="", file=file or sys.stdout)
+
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}. `{self.prog} --help` shows what can be given.")
+        raise UsageError(f"{printable(message)}. `{self.prog} --help` shows what can be given.")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -54,7 +61,7 @@ def _parser() -> argparse.ArgumentParser:
         "130 interrupted; 141 the reader of the output went away.",
     )
     parser.add_argument("--version", action="version", version=f"jlibo {jlibo.__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    commands: Any = parser.add_subparsers(dest="command", metavar="COMMAND")
     reproduce_cli.add_parsers(commands)
     sweep_cli.add_parser(commands)
     memory_cli.add_parser(commands)

@@ -41,20 +41,18 @@ def run_safely(run: Callable[[], int], *, known: tuple[type[Exception], ...], de
     _make_printable(sys.stderr)
     try:
         with _one_line_warnings():
-            code = run()
+            try:
+                code = run()
+            except SystemExit as stop:  # `--help` and `--version`
+                code = _exit_code(stop)
             if sys.stdout is not None:
-                # Here, where a full device is still reported, and not at the end of the interpreter.
+                # Here, where a full device can still be reported, and not when the interpreter ends.
                 sys.stdout.flush()
-        return code
     except KeyboardInterrupt:
         say("stopped.")
         code = INTERRUPTED
     except BrokenPipeError:
         code = BROKEN_PIPE
-    except SystemExit as stop:  # `--help` and `--version`
-        code = _exit_code(stop)
-        with contextlib.suppress(OSError):
-            sys.stdout.flush()
     except Exception as error:
         if debug:
             _write_stderr(traceback.format_exc())
@@ -65,9 +63,10 @@ def run_safely(run: Callable[[], int], *, known: tuple[type[Exception], ...], de
 
 def say(line: str) -> None:
     """Print a line to the standard error, which may be closed or full."""
-    # Some messages list differences on lines of their own. All other control characters are escaped.
-    lines = [printable(part, max_length=MAX_LINE) for part in line.split("\n")]
-    _write_stderr("\n".join(["jlibo: " + lines[0], *lines[1:]]) + "\n")
+    # Some messages list differences on indented lines. All other control characters are escaped, line breaks
+    # too: a name in a message may have them.
+    lines = [printable(part, max_length=MAX_LINE) for part in line.split("\n  ")]
+    _write_stderr("jlibo: " + "\n  ".join(lines) + "\n")
 
 
 def explain_os_error(error: OSError) -> str:
@@ -108,6 +107,8 @@ def _write_traceback() -> str | None:
 
 
 def _exit_code(stop: SystemExit) -> int:
+    if isinstance(stop.__context__, BrokenPipeError):  # rich exits on its own
+        return BROKEN_PIPE
     return stop.code if isinstance(stop.code, int) else 0 if stop.code is None else FAULT
 
 

@@ -159,7 +159,7 @@ def _say_not_written(error: Exception, kept: Path | None) -> int:
     rest = "nothing else could be kept"
     if kept is not None:
         names = ", ".join(sorted(file.name for file in kept.iterdir()))
-        rest = f"{names} of this run are in '{printable(kept)}'"
+        rest = f"'{printable(kept)}' has its {names}"
     say(f"the result could not be written: {reason.rstrip('.')}; {rest}.")
     return IO_ERROR if isinstance(error, OSError) else USAGE_ERROR
 
@@ -171,14 +171,16 @@ class _progress:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+        console = Console(stderr=True)
         self._bar = Progress(
             TextColumn("{task.fields[name]} [dim]{task.description}"),
             BarColumn(),
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),
-            console=Console(stderr=True),
+            console=console,
             transient=True,
+            disable=not console.is_terminal,
         )
         self._task = self._bar.add_task("starting", total=1.0, name=name)
 
