@@ -10,7 +10,7 @@ import time
 
 import pytest
 from sweep_jobs import run_quick
-from test_sweep_folder import JOBS, contents
+from test_sweep_folder import CONFIG, JOBS, contents
 
 distributed = pytest.importorskip("distributed")
 pytest.importorskip("cryptography")
@@ -22,18 +22,6 @@ from jlibo.sweeps import dask_cluster  # noqa: E402
 from jlibo.sweeps.dask_engine import ClusterError  # noqa: E402
 
 ENVIRONMENT = os.environ | {"NPROC": "12", "JAX_PLATFORMS": "cpu"}
-CONFIG = """
-experiment = "lifelong-cosine"
-seeds = 40
-chunk = 1
-[set]
-num_features = 8
-support_size = 2
-num_tasks = 3
-horizon = 30
-[grid]
-lam = [0.1, 0.5]
-"""
 
 
 def listening(pids: set[int]) -> set[tuple[str, int]]:
