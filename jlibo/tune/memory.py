@@ -131,7 +131,7 @@ class Memory:
             task = rows.find_task(database, name)  # again: another process may have been faster
             if task is None:
                 return replace(new, id=rows.insert_task(database, new))
-            database.execute("UPDATE tasks SET budget = ? WHERE id = ?", (budget or task.budget, task.id))
+            rows.update_task(database, task.id, budget=budget or task.budget)
             return replace(task, budget=budget or task.budget)
 
     def tasks(self) -> list[TaskRecord]:
@@ -196,7 +196,7 @@ class Memory:
             trial = TrialRecord(
                 0, task_id, number, checked, "pending", None, bool(explored), owner, utc_now(), None
             )
-            return replace(trial, id=rows.insert_trial(database, trial))
+            return replace(trial, id=rows.insert_trial(database, trial), claims=int(owner is not None))
 
     def add_finished(
         self,

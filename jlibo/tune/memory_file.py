@@ -16,49 +16,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import final
 
-APPLICATION_ID = 0x6A6C6962  # "jlib": SQLite keeps it in the file's header, where `file(1)` finds it too
-FORMAT_VERSION = 1
+from jlibo.tune import memory_schema as schema
+
 BUSY_SECONDS = 30.0
 _CHANCE = random.SystemRandom()  # not the generator that users seed
-
-# Types are checked by CHECK and not by STRICT: an SQLite before 3.37 cannot even read a file with a STRICT
-# table, and a memory moves between machines. AUTOINCREMENT, so that the id of a deleted trial never comes
-# back: a late `tell` must not land on another trial. Times are ISO 8601, UTC.
-_SCHEMA = (
-    """CREATE TABLE meta (
-        key TEXT PRIMARY KEY NOT NULL,
-        value TEXT NOT NULL CHECK (typeof(value) = 'text')
-    )""",
-    """CREATE TABLE tasks (
-        id INTEGER PRIMARY KEY AUTOINCREMENT,
-        name TEXT NOT NULL UNIQUE CHECK (typeof(name) = 'text'),
-        budget INTEGER CHECK (typeof(budget) IN ('integer', 'null')),
-        source TEXT NOT NULL CHECK (source IN ('tuner', 'added')),
-        seed INTEGER NOT NULL CHECK (typeof(seed) = 'integer'),
-        changed INTEGER NOT NULL DEFAULT 0 CHECK (typeof(changed) = 'integer'),
-        created TEXT NOT NULL CHECK (typeof(created) = 'text')
-    )""",
-    """CREATE TABLE trials (
-        id INTEGER PRIMARY KEY AUTOINCREMENT,
-        task_id INTEGER NOT NULL REFERENCES tasks (id) ON DELETE CASCADE,
-        number INTEGER NOT NULL CHECK (typeof(number) = 'integer' AND number >= 0),
-        params TEXT NOT NULL CHECK (typeof(params) = 'text'),
-        state TEXT NOT NULL CHECK (state IN ('pending', 'complete', 'failed')),
-        score REAL CHECK (typeof(score) IN ('real', 'null') AND abs(score) <= 1.7976931348623157e308),
-        explored INTEGER NOT NULL CHECK (explored IN (0, 1)),
-        owner TEXT CHECK (typeof(owner) IN ('text', 'null')),
-        claimed TEXT CHECK (typeof(claimed) IN ('text', 'null')),
-        created TEXT NOT NULL CHECK (typeof(created) = 'text'),
-        finished TEXT CHECK (typeof(finished) IN ('text', 'null')),
-        UNIQUE (task_id, number),
-        CHECK ((state = 'complete') = (score IS NOT NULL)),
-        CHECK ((state = 'pending') = (finished IS NULL)),
-        CHECK (owner IS NULL OR state = 'pending')
-    )""",
-)
-
-# From the version of a format to what turns it into the next, inside the transaction that sets the version.
-_MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {}
 
 
 class MemoryFileError(Exception):
@@ -274,7 +235,7 @@ def _look_at_header(path: str) -> None:
         return  # without a lock, a file that is just growing looks damaged
     finally:
         database.close()
-    if application_id != APPLICATION_ID:
+    if application_id != schema.APPLICATION_ID:
         raise not_ours(path, "it is an SQLite file of another program")
 
 
@@ -289,7 +250,7 @@ def _prepare(database: sqlite3.Connection, path: str | None, new_meta, write: bo
         if problem != "ok":
             raise damaged(path, problem.replace("\n", " "))
     database.execute("COMMIT")
-    if version == FORMAT_VERSION and not write:
+    if version == schema.FORMAT_VERSION and not write:
         return
     database.execute("PRAGMA journal_mode = DELETE")  # one file; a no-op unless someone chose another mode
     try:
@@ -300,8 +261,8 @@ def _prepare(database: sqlite3.Connection, path: str | None, new_meta, write: bo
         else:
             _migrate(database, path, version)
         # Where nothing else changed, this write finds out now whether the file and its folder can be written.
-        database.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
-        database.execute("ROLLBACK" if version == FORMAT_VERSION else "COMMIT")
+        database.execute(f"PRAGMA user_version = {schema.FORMAT_VERSION}")
+        database.execute("ROLLBACK" if version == schema.FORMAT_VERSION else "COMMIT")
     except BaseException:
         if database.in_transaction:
             database.execute("ROLLBACK")
@@ -316,28 +277,27 @@ def _format_of(database: sqlite3.Connection, path: str | None) -> int | None:
     )
     if application_id == version == num_schema_changes == 0:
         return None
-    if application_id != APPLICATION_ID:
+    if application_id != schema.APPLICATION_ID:
         raise not_ours(path, "it is an SQLite file of another program")
-    if version > FORMAT_VERSION:
+    if version > schema.FORMAT_VERSION:
         raise MemoryFileError(
             f"'{path}' was written by a newer jlibo (format {version}, while this one knows up to "
-            f"{FORMAT_VERSION}): update jlibo."
+            f"{schema.FORMAT_VERSION}): update jlibo."
         )
     return version
 
 
 def _create(database: sqlite3.Connection, meta: Mapping[str, str]) -> None:
-    for statement in _SCHEMA:
-        database.execute(statement)
+    schema.create_tables(database)
     database.executemany("INSERT INTO meta (key, value) VALUES (?, ?)", list(meta.items()))
-    database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    schema.seal_meta(database)
 
 
 def _migrate(database: sqlite3.Connection, path: str | None, version: int) -> None:
-    for old in range(version, FORMAT_VERSION):
-        if old not in _MIGRATIONS:
+    for old in range(version, schema.FORMAT_VERSION):
+        if old not in schema.MIGRATIONS:
             raise MemoryFileError(
-                f"'{path}' has format {old}, which this jlibo cannot bring to {FORMAT_VERSION}: "
+                f"'{path}' has format {old}, which this jlibo cannot bring to {schema.FORMAT_VERSION}: "
                 "open it once with an older jlibo, and export it there."
             )
-        _MIGRATIONS[old](database)
+        schema.MIGRATIONS[old](database)

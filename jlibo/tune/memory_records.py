@@ -2,6 +2,8 @@
 
 import math
 import operator
+import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal, final
@@ -11,6 +13,14 @@ Source = Literal["tuner", "added"]
 State = Literal["pending", "complete", "failed"]
 
 LARGEST = 2**63 - 1  # SQLite's whole numbers have 64 bits
+
+# The columns that a row's checksum covers, in this order.
+TASK_CONTENT = ("name", "budget", "source", "seed", "created")
+TRIAL_CONTENT = (
+    *("task_id", "number", "params", "state", "score", "explored"),
+    *("owner", "claimed", "created", "finished", "claims"),
+)
+META_CONTENT = ("space", "maximise", "jlibo")
 
 
 class TrialStateError(ValueError):
@@ -36,7 +46,8 @@ class TrialRecord:
     """One configuration of a task and what became of it.
 
     Only a complete trial has a `score`, only a pending one may have an `owner`, and only the others have
-    `finished`. `explored`: it was a step of forced exploration. Times are ISO 8601, UTC.
+    `finished`. `explored`: it was a step of forced exploration. `claims`: how many owners have had it and did
+    not give it back. Times are ISO 8601, UTC.
     """
 
     id: int
@@ -49,6 +60,18 @@ class TrialRecord:
     owner: str | None
     created: str
     finished: str | None
+    claims: int = 0
+
+
+def row_checksum(content: Sequence[Any]) -> int:
+    """The CRC-32 of a row's content: plain values, as SQLite gives them back."""
+    # `ascii` is exact and the same in every Python; what `repr` escapes depends on the version of Unicode.
+    return zlib.crc32(ascii(tuple(content)).encode())
+
+
+def meta_checksum(meta: Mapping[str, str]) -> int:
+    """The CRC-32 of the entries of `meta` that never change."""
+    return row_checksum([meta.get(key) for key in META_CONTENT])
 
 
 def utc_text(moment: datetime) -> str:
@@ -75,7 +98,7 @@ def finite_score(score: Any) -> float | None:
     except (TypeError, ValueError, OverflowError):
         message = f"`score` should be a number, or None for a failed trial, but got {score!r}."
         raise ValueError(message) from None
-    return number if math.isfinite(number) else None
+    return number + 0.0 if math.isfinite(number) else None  # the sum makes -0.0 a 0.0, as SQLite does
 
 
 def whole(argument: str, value: Any, *, at_least: int) -> int:

@@ -4,10 +4,18 @@ import json
 import sqlite3
 from typing import Any
 
-from jlibo.tune.memory_records import Params, TaskRecord, TrialRecord, TrialStateError
+from jlibo.tune.memory_records import (
+    TASK_CONTENT,
+    TRIAL_CONTENT,
+    Params,
+    TaskRecord,
+    TrialRecord,
+    TrialStateError,
+    row_checksum,
+)
 
-_TASK = "id, name, budget, source, seed, created"
-_TRIAL = "id, task_id, number, params, state, score, explored, owner, created, finished"
+_TASK = f"id, {', '.join(TASK_CONTENT)}, checksum"
+_TRIAL = f"id, {', '.join(TRIAL_CONTENT)}, checksum"
 
 # A revision grows with every change to finished trials. Each task notes it at its last change and `meta` at
 # the last deletion, so the largest note but that of one task tells whether anything changed in the others.
@@ -37,21 +45,18 @@ def note_change(database: sqlite3.Connection, task_id: int) -> None:
 
 
 def read_tasks(database: sqlite3.Connection) -> list[TaskRecord]:
-    return [TaskRecord(*row) for row in database.execute(f"SELECT {_TASK} FROM tasks ORDER BY id")]
+    return [_task(*row) for row in database.execute(f"SELECT {_TASK} FROM tasks ORDER BY id")]
 
 
 def find_task(database: sqlite3.Connection, name: str) -> TaskRecord | None:
     row = database.execute(f"SELECT {_TASK} FROM tasks WHERE name = ?", (name,)).fetchone()
-    return None if row is None else TaskRecord(*row)
+    return None if row is None else _task(*row)
 
 
 def insert_task(database: sqlite3.Connection, task: TaskRecord) -> int:
     """Write a new task; its id is given by the database, and returned."""
-    cursor = database.execute(
-        "INSERT INTO tasks (name, budget, source, seed, created) VALUES (?, ?, ?, ?, ?)",
-        (task.name, task.budget, task.source, task.seed, task.created),
-    )
-    return _new_id(cursor)
+    content = (task.name, task.budget, task.source, task.seed, task.created)
+    return _insert(database, "tasks", TASK_CONTENT, content)
 
 
 def delete_task(database: sqlite3.Connection, task_id: int) -> None:
@@ -81,25 +86,14 @@ def read_trial(database: sqlite3.Connection, trial_id: int) -> TrialRecord:
 
 
 def insert_trial(database: sqlite3.Connection, trial: TrialRecord) -> int:
-    """Write a new trial; its id is given by the database, and returned."""
-    cursor = database.execute(
-        "INSERT INTO trials "
-        "(task_id, number, params, state, score, explored, owner, claimed, created, finished) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (
-            trial.task_id,
-            trial.number,
-            params_text(trial.params),
-            trial.state,
-            trial.score,
-            int(trial.explored),
-            trial.owner,
-            trial.created if trial.owner else None,
-            trial.created,
-            trial.finished,
-        ),
+    """Write a new trial; its id is given by the database, and returned. To have an owner is a first claim."""
+    score = None if trial.score is None else trial.score + 0.0  # SQLite keeps -0.0 as 0.0
+    content = (
+        *(trial.task_id, trial.number, params_text(trial.params), trial.state, score),
+        *(int(trial.explored), trial.owner, trial.created if trial.owner else None, trial.created),
+        *(trial.finished, int(trial.owner is not None)),
     )
-    return _new_id(cursor)
+    return _insert(database, "trials", TRIAL_CONTENT, content)
 
 
 def finish_trial(
@@ -107,10 +101,7 @@ def finish_trial(
 ) -> None:
     """Make a pending trial complete, or failed if there is no score."""
     state = "failed" if score is None else "complete"
-    database.execute(
-        "UPDATE trials SET state = ?, score = ?, finished = ?, owner = NULL, claimed = NULL WHERE id = ?",
-        (state, score, finished, trial.id),
-    )
+    _update_trial(database, trial.id, state=state, score=score, finished=finished, owner=None, claimed=None)
     note_change(database, trial.task_id)
 
 
@@ -126,25 +117,62 @@ def claimable(database: sqlite3.Connection, task_id: int, owner: str) -> list[tu
 def change_owner(
     database: sqlite3.Connection, trial_id: int, *, old: str | None, new: str, since: str
 ) -> bool:
-    """Give a pending trial of `old` to `new`; False if by now it is not pending or not of `old`."""
-    cursor = database.execute(
-        "UPDATE trials SET owner = ?, claimed = ? WHERE id = ? AND state = 'pending' AND owner IS ?",
-        (new, since, trial_id, old),
-    )
-    return cursor.rowcount > 0
+    """Give a pending trial of `old` to `new`; False if by now it is not pending or not of `old`.
+
+    It counts as one more claim.
+    """
+    for trial in read_trials(database, "id = ? AND state = 'pending' AND owner IS ?", trial_id, old):
+        _update_trial(database, trial_id, owner=new, claimed=since, claims=trial.claims + 1)
+        return True
+    return False
 
 
 def release(database: sqlite3.Connection, owner: str) -> int:
-    return database.execute(
-        "UPDATE trials SET owner = NULL, claimed = NULL WHERE owner = ?", (owner,)
-    ).rowcount
+    """Take all trials from `owner`. A claim that was given back does not count."""
+    held = read_trials(database, "owner = ?", owner)
+    for trial in held:
+        _update_trial(database, trial.id, owner=None, claimed=None, claims=max(trial.claims - 1, 0))
+    return len(held)
 
 
-def _trial(id, task_id, number, params, state, score, explored, owner, created, finished) -> TrialRecord:
+def _task(id, name, budget, source, seed, created, checksum) -> TaskRecord:
+    return TaskRecord(id, name, budget, source, seed, created)
+
+
+def _trial(id, *content) -> TrialRecord:
+    *content, _ = content
+    task_id, number, params, state, score, explored, owner, _, created, finished, claims = content
     params, explored = json.loads(params), bool(explored)
-    return TrialRecord(id, task_id, number, params, state, score, explored, owner, created, finished)
+    return TrialRecord(id, task_id, number, params, state, score, explored, owner, created, finished, claims)
 
 
-def _new_id(cursor: sqlite3.Cursor) -> int:
+def _insert(
+    database: sqlite3.Connection, table: str, columns: tuple[str, ...], content: tuple[Any, ...]
+) -> int:
+    marks = ", ".join("?" * (len(columns) + 1))
+    statement = f"INSERT INTO {table} ({', '.join(columns)}, checksum) VALUES ({marks})"
+    cursor = database.execute(statement, (*content, row_checksum(content)))
     assert cursor.lastrowid is not None  # it is there after an INSERT
     return cursor.lastrowid
+
+
+def update_task(database: sqlite3.Connection, task_id: int, **changes: Any) -> None:
+    """Change columns of a task that was just read, and its checksum with them."""
+    _update(database, "tasks", TASK_CONTENT, task_id, changes)
+
+
+def _update_trial(database: sqlite3.Connection, trial_id: int, **changes: Any) -> None:
+    _update(database, "trials", TRIAL_CONTENT, trial_id, changes)
+
+
+def _update(
+    database: sqlite3.Connection, table: str, columns: tuple[str, ...], row_id: int, changes: dict[str, Any]
+) -> None:
+    # Callers have read the row in this transaction: a damaged row never gets a checksum that fits.
+    row = database.execute(f"SELECT {', '.join(columns)} FROM {table} WHERE id = ?", (row_id,)).fetchone()
+    content = [changes.get(column, value) for column, value in zip(columns, row, strict=True)]
+    assignments = ", ".join(f"{column} = ?" for column in changes)
+    database.execute(
+        f"UPDATE {table} SET {assignments}, checksum = ? WHERE id = ?",
+        (*changes.values(), row_checksum(content), row_id),
+    )
