@@ -2,6 +2,7 @@
 
 import json
 import sqlite3
+from collections.abc import Sequence
 from typing import Any
 
 from jlibo.tune.memory_records import (
@@ -16,6 +17,8 @@ from jlibo.tune.memory_records import (
 
 _TASK = f"id, {', '.join(TASK_CONTENT)}, checksum"
 _TRIAL = f"id, {', '.join(TRIAL_CONTENT)}, checksum"
+
+_MOST_VALUES = 500  # in one statement; SQLite's own limit is 999 in old versions
 
 # A revision grows with every change to finished trials. Each task notes it at its last change and `meta` at
 # the last deletion, so the largest note but that of one task tells whether anything changed in the others.
@@ -77,6 +80,34 @@ def read_trials(database: sqlite3.Connection, where: str = "TRUE", *values: Any)
     """The trials of which `where`, a condition in SQL, is true; by task and number."""
     question = f"SELECT {_TRIAL} FROM trials WHERE {where} ORDER BY task_id, number"
     return [_trial(*row) for row in database.execute(question, values)]
+
+
+def changed_trials(
+    database: sqlite3.Connection, task_id: int, after: int, pending: Sequence[int]
+) -> list[TrialRecord] | None:
+    """See `Memory.changed_trials`."""
+    if database.execute("SELECT 1 FROM tasks WHERE id = ?", (task_id,)).fetchone() is None:
+        return None
+    # The sign keeps SQLite from its index on task_id, by which it would visit all trials of the task.
+    found = read_trials(database, "+task_id = ? AND id > ?", task_id, after)
+    for start in range(0, len(pending), _MOST_VALUES):
+        ids = pending[start : start + _MOST_VALUES]
+        found += read_trials(database, f"id IN ({', '.join('?' * len(ids))}) AND state <> 'pending'", *ids)
+    return sorted(found, key=lambda trial: trial.number)
+
+
+def params_after(database: sqlite3.Connection, task_id: int, after: int) -> set[str]:
+    """The parameters, as text, of the task's trials with an id above `after`."""
+    question = "SELECT params FROM trials WHERE +task_id = ? AND id > ?"
+    return {params for (params,) in database.execute(question, (task_id, after))}
+
+
+def score_counts(database: sqlite3.Connection, excluding: int | None) -> dict[int, int]:
+    """The number of complete trials of each task that has any, but for `excluding`."""
+    question = (
+        "SELECT task_id, COUNT(*) FROM trials WHERE state = 'complete' AND task_id IS NOT ? GROUP BY task_id"
+    )
+    return dict(database.execute(question, (excluding,)).fetchall())
 
 
 def read_trial(database: sqlite3.Connection, trial_id: int) -> TrialRecord:

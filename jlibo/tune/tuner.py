@@ -30,6 +30,7 @@ from jlibo.tune.engine import Knowledge
 from jlibo.tune.learning import learn_records, without_names
 from jlibo.tune.memory import Memory
 from jlibo.tune.memory_records import TaskRecord, TrialRecord, finite_score, whole
+from jlibo.tune.process import check_process
 from jlibo.tune.space import SearchSpace
 from jlibo.tune.task import TunerTask
 
@@ -63,6 +64,7 @@ class Tuner:
         seed: int = 0,
         sizes: Mapping[str, Any] | None = None,
     ):
+        check_process("Tuner")
         if not isinstance(space, SearchSpace):
             fail("space", "a SearchSpace", type(space).__name__)
         if maximise is not None and not isinstance(maximise, bool | np.bool_):
