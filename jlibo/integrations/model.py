@@ -17,7 +17,6 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, final
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -79,10 +78,7 @@ def make_model(space: SearchSpace, *, mode: str, sizes: Mapping[str, Any] | None
 def learn(model: Model, tasks: Sequence[TaskRecord], trials: Sequence[TrialRecord]) -> Learned:
     """What the tasks teach. Their scores are better when higher."""
     parts = model.space, model.features, model.learner, model.policy, model.scaling
-    knowledge, num_tasks = learn_records(*parts, tasks, trials, maximise=True)
-    # Nobody asks for the summary here, and it is not always of one shape: `suggest` would compile anew.
-    knowledge = eqx.tree_at(lambda known: known.summary, knowledge, None)
-    return Learned(knowledge, num_tasks)
+    return Learned(*learn_records(*parts, tasks, trials, maximise=True))
 
 
 def choose(

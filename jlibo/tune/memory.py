@@ -1,9 +1,11 @@
 """The memory: every trial of every task, in one SQLite file that outlives the process.
 
 Each write is on the disk before its call returns, so a process that is killed at any moment loses nothing
-that was acknowledged. Several processes may use one file at once, and several threads one `Memory`. A forked
-process gets a connection of its own and can read and write trials. A tuner cannot compute there, because jax's
-threads are not forked: start processes with the "spawn" method. No arrays here: plain values go in and come out.
+that was acknowledged. Several processes may use one file at once, and several threads one `Memory`. No arrays
+here: plain values go in and come out.
+
+A forked process gets a connection of its own and can read and write trials. A tuner cannot compute there,
+because jax's threads are not forked: start processes with multiprocessing's "spawn" method.
 
 | state of a trial | how it comes about |
 |---|---|
@@ -32,7 +34,6 @@ from jlibo.tune.memory_records import TaskRecord as TaskRecord
 from jlibo.tune.memory_records import TrialRecord as TrialRecord
 from jlibo.tune.memory_records import TrialStateError as TrialStateError
 from jlibo.tune.space import SearchSpace
-
 
 MAX_CLAIMS = 3
 """A pending trial is failed when so many owners ended without finishing it or giving it back."""
@@ -230,12 +231,13 @@ class Memory:
 
         The conditions are checked in the transaction that adds the trial.
         """
+        first = self.space.validate(params)
         with self._file.writing() as database:
             count, number = rows.count_trials(database, task_id)
             if expected_count not in (None, count) or (most is not None and count >= most):
                 return None
             taken = set() if after is None else rows.params_after(database, task_id, after)
-            choices = map(self.space.validate, itertools.chain([params], others))
+            choices = itertools.chain([first], map(self.space.validate, others))
             checked = next((one for one in choices if rows.params_text(one) not in taken), None)
             if checked is None:
                 return None

@@ -22,8 +22,8 @@ def check_process(what: str) -> None:
         _first_pid = pid
     if _first_pid != pid:
         raise ForkedProcessError(
-            f"{what} was called in a forked process (pid {pid}), but jax was used before the fork (pid "
+            f"{what} was called in a forked process (pid {pid}), but jax was used before the fork (in pid "
             f"{_first_pid}) and its threads are not forked: the computation would never end. Start processes "
-            'with multiprocessing\'s "spawn" method, or create the first Tuner or LiBOSampler after the fork. '
-            "Telling scores and reading trials works in a forked process."
+            'with multiprocessing\'s "spawn" method, or create the first Tuner or LiBOSampler after the '
+            "fork. Telling scores and reading trials works in a forked process."
         )
