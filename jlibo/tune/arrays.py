@@ -8,7 +8,7 @@ Sizes are bounded, so that neither time nor memory grows with the number of tria
 
 | what                      | bound                                                                         |
 |---------------------------|-------------------------------------------------------------------------------|
-| trials of the task at hand| up to `most_rows` as they are, more as 2 * features rows that stand for them  |
+| trials of the task at hand| up to `most_rows` as they are, more as rows that stand for them               |
 | trials of a past task     | `MOST_TRIALS`, spread evenly over its length                                  |
 | past tasks                | `MOST_TASKS`, the latest                                                      |
 """
@@ -33,6 +33,8 @@ FARTHEST = 20.0
 LEAST_TASKS, LEAST_TRIALS = 8, 32
 MOST_TASKS, MOST_TRIALS = 128, 256
 """More past tasks, or trials of one task, are not looked at one by one."""
+NUM_RECENT = 64
+"""How many told trials of a long task have a row each, beside those that stand for all the others."""
 TASKS_GROWTH = 4
 """Padded numbers of tasks are 8, 32 and 128: learning takes far longer to compile than to run."""
 
@@ -165,8 +167,11 @@ class TrialArrays:
     def best_first(self, most: int, *, maximise: bool) -> np.ndarray:
         """The places of the best `most` told trials; of equal ones, the earlier first."""
         (told,) = np.nonzero(self.is_told)
-        order = np.argsort(self.scores[told] * (-1.0 if maximise else 1.0), kind="stable")
-        return told[order[:most]]
+        values = self.scores[told] * (-1.0 if maximise else 1.0)
+        if len(values) > most:  # sorting all of many takes long
+            good = values <= np.partition(values, most - 1)[most - 1]
+            told, values = told[good], values[good]
+        return told[np.argsort(values, kind="stable")[:most]]
 
 
 def trial_arrays(points: np.ndarray, trials: Sequence[TrialRecord]) -> TrialArrays:
@@ -182,7 +187,7 @@ def trial_arrays(points: np.ndarray, trials: Sequence[TrialRecord]) -> TrialArra
 
 def most_rows(num_features: int) -> int:
     """How many trials of a task are conditioned on one by one; above this, compressed rows are fewer."""
-    return padded(2 * num_features, MOST_TRIALS)
+    return padded(2 * num_features + NUM_RECENT, MOST_TRIALS)
 
 
 class OwnRows(eqx.Module):
@@ -215,44 +220,57 @@ def own_rows(trials: TrialArrays, *, maximise: bool, room: int = 0) -> tuple[Own
 
 def compressed_trials(
     features: Float[np.ndarray, "trials features"],
-    told_factor: "Factor",
-    pending_factor: "Factor",
+    base: "Factor",
+    in_base: Bool[np.ndarray, " trials"],
     trials: TrialArrays,
     *,
     maximise: bool,
 ) -> tuple[OwnTrials, float]:
-    """Any number of trials as 2 * features rows, exactly, and the logarithm of the unit of their scores.
+    """Any number of trials as 2 * features + `NUM_RECENT` rows, and the logarithm of the scores' unit.
 
-    The posterior, and the likelihood of the scores in any units, depend on n told trials through the products
-    of the columns [features, scores, 1]. An orthogonal transform of the n rows that leaves zeros below the
-    first d keeps these products. Pending trials shrink the covariance, which depends on the products of their
-    features alone. `features` may be anything where a trial failed.
+    The rows stand for the trials exactly. The posterior, and the likelihood of the scores in any units,
+    depend on n told trials through the products of the columns [features, scores, 1]. An orthogonal transform
+    of the n rows that leaves zeros below the first d keeps these products. Pending trials shrink the
+    covariance, which depends on the products of their features alone.
+
+    **Arguments:**
+
+    - `base`: the factor of the told trials `in_base`. At most `NUM_RECENT` told trials are not in it and get
+      a row each, so that it need not be computed for every trial.
+    - `features`: of the trials; anything where a trial failed.
     """
+    size, num_recent = features.shape[1], NUM_RECENT
     levelled, log_unit = level(trials.scores[trials.is_told], maximise=maximise)
-    columns = np.zeros((len(trials), 2))
+    columns = np.zeros((len(trials), 2))  # the scores, and ones
     columns[trials.is_told, 0], columns[trials.is_told, 1] = levelled, 1.0
-    targets = told_factor.transform(features.T @ columns)
-    products = columns.T @ columns - targets.T @ targets
-    np.fill_diagonal(products, np.maximum(np.diagonal(products), 0))  # round-off may be below zero
-    count, size = len(levelled), features.shape[1]
+    rows, targets = np.zeros((2 * size + num_recent, size)), np.zeros((2 * size + num_recent, 2))
+    told, pending = np.zeros((2, len(rows)), bool)
+
+    based = np.where(in_base[:, None], columns, 0.0)
+    rows[:size], targets[:size] = base.rows, base.transform(features.T @ based)
+    lost = based.T @ based - targets[:size].T @ targets[:size]
+    np.fill_diagonal(lost, np.maximum(np.diagonal(lost), 0))  # round-off may be below zero
+
+    (recent,) = np.nonzero(trials.is_told & ~in_base)
+    rows[size : size + len(recent)], targets[size : size + len(recent)] = features[recent], columns[recent]
+    told[: size + len(recent)] = True
+
+    waiting = features[trials.is_pending]
+    waiting = Factor.of(waiting.T @ waiting).rows if len(waiting) > size else waiting
+    rows[size + num_recent :][: len(waiting)] = waiting
+    pending[size + num_recent :][: len(waiting)] = True
+
+    count = len(levelled)
     mean = levelled.mean() if count else 0.0
     dtype = jnp.result_type(float)
-    zeros = np.zeros(size)
-    told = np.arange(2 * size) < size
-    own = OwnTrials(
-        np.concatenate([told_factor.rows, pending_factor.rows]).astype(dtype),
-        np.concatenate([targets[:, 0], zeros]).astype(dtype),
-        told,
-        ~told,
-        Compressed(
-            np.concatenate([targets[:, 1], zeros]).astype(dtype),
-            products.astype(dtype),
-            np.asarray(count - size, dtype),
-            Moments(*(np.asarray(n, dtype) for n in (count, mean, ((levelled - mean) ** 2).sum()))),
-            np.asarray(levelled.max() if count else -np.inf, dtype),
-        ),
+    compressed = Compressed(
+        targets[:, 1].astype(dtype),
+        lost.astype(dtype),
+        np.asarray(in_base.sum() - size, dtype),
+        Moments(*(np.asarray(n, dtype) for n in (count, mean, ((levelled - mean) ** 2).sum()))),
+        np.asarray(levelled.max() if count else -np.inf, dtype),
     )
-    return own, log_unit
+    return OwnTrials(rows.astype(dtype), targets[:, 0].astype(dtype), told, pending, compressed), log_unit
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -267,6 +285,8 @@ class Factor:
 
     @classmethod
     def of(cls, gram: Float[np.ndarray, "features features"]) -> "Factor":
+        if not gram.any():
+            return cls(gram, gram)
         squares, vectors = np.linalg.eigh(gram)
         floor = len(gram) * 10 * np.finfo(np.float64).eps * max(squares[-1], 0.0)
         kept = squares > floor
@@ -280,21 +300,16 @@ class Factor:
 
 
 def own_trials(
-    features: AbstractFeatures,
-    points: np.ndarray,
-    trials: Sequence[TrialRecord],
-    *,
-    maximise: bool,
-    room: int = 0,
+    features: AbstractFeatures, own: TrialArrays, *, maximise: bool, room: int = 0
 ) -> tuple[OwnTrials, float]:
-    """The trials of one task at `points`, as the engine takes them: a row each, or compressed if many."""
-    own, most = trial_arrays(points, trials), most_rows(features.num_features)
+    """The trials of one task as the engine takes them: a row each, or compressed if they are many."""
+    most = most_rows(features.num_features)
     if len(own) <= most:
         rows, log_unit = own_rows(own, maximise=maximise, room=min(room, most))
         return rows.with_features(features), log_unit
-    values = feature_values(features, points)
-    factors = [Factor.of(values[which].T @ values[which]) for which in (own.is_told, own.is_pending)]
-    return compressed_trials(values, *factors, own, maximise=maximise)
+    values = feature_values(features, own.points)
+    base = Factor.of(values[own.is_told].T @ values[own.is_told])
+    return compressed_trials(values, base, own.is_told, own, maximise=maximise)
 
 
 def feature_values(features: AbstractFeatures, points: np.ndarray) -> Float[np.ndarray, "points features"]:

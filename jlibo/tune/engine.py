@@ -8,7 +8,7 @@
 
 Shapes are padded: a trial or a task more does not compile anew until the padding is full. Trials are
 conditioned on in weight space, so an answer costs O(rows * features^2 + candidates * features^2). The rows
-are the trials, or 2 * features rows that stand for any number of them (`Compressed`).
+are the trials, or a fixed number of rows that stand for any number of them (`Compressed`).
 """
 
 from typing import Any

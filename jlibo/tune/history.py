@@ -39,9 +39,9 @@ class TaskHistory:
         self._flags = np.zeros((arrays.LEAST_TRIALS, 3), bool)  # told, pending, explored
         self._num_values = 0
         self._values = np.zeros((0, self._features.num_features))
-        self._told_gram = np.zeros((self._features.num_features,) * 2)
-        self._in_gram = np.zeros(0, bool)
-        self._told_factor: Factor | None = None
+        self._gram = np.zeros((self._features.num_features,) * 2)
+        self._in_base = np.zeros(0, bool)
+        self._base: Factor | None = None
 
     def __len__(self) -> int:
         return self._count
@@ -100,15 +100,13 @@ class TaskHistory:
             if size > len(self._values):
                 more = size - len(self._values)
                 self._values = np.pad(self._values, ((0, more), (0, 0)))
-                self._in_gram = np.pad(self._in_gram, (0, more))
+                self._in_base = np.pad(self._in_base, (0, more))
             new = arrays.feature_values(self._features, trials.points[known:])
             self._values[known : self._count], self._num_values = new, self._count
-        values, in_gram = self._values[: self._count], self._in_gram[: self._count]
-        to_add = trials.is_told & ~in_gram
-        if to_add.any() or self._told_factor is None:
-            self._told_gram += values[to_add].T @ values[to_add]
-            in_gram |= to_add
-            self._told_factor = Factor.of(self._told_gram)
-        pending = values[trials.is_pending]
-        pending_factor = Factor.of(pending.T @ pending)
-        return arrays.compressed_trials(values, self._told_factor, pending_factor, trials, maximise=maximise)
+        values, in_base = self._values[: self._count], self._in_base[: self._count]
+        recent = trials.is_told & ~in_base
+        if recent.sum() > arrays.NUM_RECENT or self._base is None:
+            self._gram += values[recent].T @ values[recent]
+            in_base |= recent
+            self._base = Factor.of(self._gram)
+        return arrays.compressed_trials(values, self._base, in_base, trials, maximise=maximise)

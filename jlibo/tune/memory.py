@@ -269,16 +269,22 @@ class Memory:
             return added
 
     def claim_pending(
-        self, task_id: int, *, owner: str, is_dead_fn: Callable[[str, float], bool] = owner_is_dead
+        self,
+        task_id: int,
+        *,
+        owner: str,
+        is_dead_fn: Callable[[str, float], bool] = owner_is_dead,
+        among: Sequence[int] | None = None,
     ) -> TrialRecord | None:
         """Take over the first pending trial that nobody works on: one without an owner, or with a dead one.
 
         `is_dead_fn(owner, seconds)` says whether an owner that has had the trial for so many seconds is dead.
+        `among` are the ids of the pending trials, if the caller knows them, which saves looking for them.
         A trial on which `MAX_CLAIMS` owners died is not offered again. It is failed, with a
         `TrialGivenUpWarning`.
         """
         with self._file.reading() as database:
-            candidates = rows.claimable(database, task_id, owner)
+            candidates = rows.claimable(database, task_id, owner, among)
         for trial_id, holder, since in candidates:
             if holder is not None and not is_dead_fn(holder, seconds_since(since)):
                 continue

@@ -2,7 +2,7 @@
 
 import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from jlibo.tune.memory_records import (
@@ -90,10 +90,17 @@ def changed_trials(
         return None
     # The sign keeps SQLite from its index on task_id, by which it would visit all trials of the task.
     found = read_trials(database, "+task_id = ? AND id > ?", task_id, after)
-    for start in range(0, len(pending), _MOST_VALUES):
-        ids = pending[start : start + _MOST_VALUES]
-        found += read_trials(database, f"id IN ({', '.join('?' * len(ids))}) AND state <> 'pending'", *ids)
+    for ids in _portions(pending):
+        found += read_trials(database, f"{_is_one_of(ids)} AND state <> 'pending'", *ids)
     return sorted(found, key=lambda trial: trial.number)
+
+
+def _portions(ids: Sequence[int]) -> Iterator[Sequence[int]]:
+    return (ids[start : start + _MOST_VALUES] for start in range(0, len(ids), _MOST_VALUES))
+
+
+def _is_one_of(ids: Sequence[int]) -> str:
+    return f"id IN ({', '.join('?' * len(ids))})"
 
 
 def params_after(database: sqlite3.Connection, task_id: int, after: int) -> set[str]:
@@ -136,13 +143,26 @@ def finish_trial(
     note_change(database, trial.task_id)
 
 
-def claimable(database: sqlite3.Connection, task_id: int, owner: str) -> list[tuple[int, str | None, str]]:
-    """The pending trials that are not `owner`'s: id, who has it (if anyone), and since when."""
-    return database.execute(
-        "SELECT id, owner, COALESCE(claimed, created) FROM trials "
-        "WHERE task_id = ? AND state = 'pending' AND owner IS NOT ? ORDER BY number",
-        (task_id, owner),
-    ).fetchall()
+def claimable(
+    database: sqlite3.Connection, task_id: int, owner: str, among: Sequence[int] | None = None
+) -> list[tuple[int, str | None, str]]:
+    """The pending trials that are not `owner`'s: id, who has it (if anyone), and since when.
+
+    `among`: the ids of all pending trials, if they are known; otherwise all trials of the task are looked at.
+    """
+    question = (
+        "SELECT number, id, owner, COALESCE(claimed, created) FROM trials "
+        "WHERE {} AND state = 'pending' AND owner IS NOT ?"
+    )
+    if among is None:
+        found = database.execute(question.format("task_id = ?"), (task_id, owner)).fetchall()
+    else:
+        found = [
+            row
+            for ids in _portions(among)
+            for row in database.execute(question.format(_is_one_of(ids)), (*ids, owner))
+        ]
+    return [row[1:] for row in sorted(found)]
 
 
 def change_owner(

@@ -98,6 +98,7 @@ class TunerTask:
         Pending trials count. If any trial of this loop has no score at its end, an `UntoldTrialsWarning` says
         so.
         """
+        check_process("iterating over a task")
         given = set()
         while (trial := self._claim() or self._suggest(self.budget)) is not None:
             given.add(trial.id)
@@ -118,6 +119,7 @@ class TunerTask:
         Trials left pending by a process that is gone come first. The budget does not limit who asks. Where
         all that there is has been tried, what did not fail is offered again.
         """
+        check_process("ask")
         if n is None:
             return self._claim() or self._suggest()
         check_count("n", n)
@@ -153,7 +155,6 @@ class TunerTask:
 
     def _suggest(self, most: int | None = None) -> Trial | None:
         """A new trial, in the memory when this returns; None if there are `most` already."""
-        check_process("ask")
         space = self._tuner.space
         with self._lock:
             for race in itertools.count():
@@ -178,7 +179,13 @@ class TunerTask:
         raise AssertionError("the numbers do not end")
 
     def _claim(self) -> Trial | None:
-        record = self._tuner.memory.claim_pending(self._record.id, owner=self._owner)
+        """A pending trial that nobody works on, if there is one."""
+        with self._lock:
+            pending = sorted(self._trials().pending_ids)
+        if not pending:
+            return None
+        memory = self._tuner.memory
+        record = memory.claim_pending(self._record.id, owner=self._owner, among=pending)
         return None if record is None else self._own(record)
 
     def _own(self, record: TrialRecord) -> Trial:
