@@ -26,7 +26,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from jlibo.integrations import optuna_trials as trials_of
 from jlibo.integrations.optuna_memory import MemoryLink, own_task
-from jlibo.integrations.optuna_space import coded_space, encode
+from jlibo.integrations.optuna_space import coded_space, encode, plain_name
 from jlibo.integrations.optuna_trials import PastTask
 from jlibo.tune.memory import Memory
 from jlibo.tune.memory_records import TaskRecord, TrialRecord
@@ -119,7 +119,7 @@ class StudiesPast(AbstractPast):
 
     def stamp(self, study):
         self._past(study)
-        return study.study_name, self._version
+        return (study.study_name, self._version), None
 
     def read(self, study, space):
         past = self._past(study)
@@ -127,7 +127,8 @@ class StudiesPast(AbstractPast):
         others = [task for task in past if task.space != space]
         if self._given is None:
             # Nobody named these studies. One without a common parameter is another problem, and no news.
-            others = [task for task in others if not set(task.space).isdisjoint(space)]
+            own = set(map(plain_name, space))
+            others = [task for task in others if not own.isdisjoint(map(plain_name, task.space))]
         tasks = [TaskRecord(task.records[0].task_id, task.name, None, "added", 0, "") for task in same]
         return tasks, [record for task in same for record in task.records], _others(others, space)
 

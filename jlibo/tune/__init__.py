@@ -16,4 +16,5 @@ from jlibo.tune.process import ForkedProcessError as ForkedProcessError
 from jlibo.tune.space import SearchSpace as SearchSpace
 from jlibo.tune.task import Trial as Trial
 from jlibo.tune.task import TunerTask as TunerTask
+from jlibo.tune.task import UntoldTrialsWarning as UntoldTrialsWarning
 from jlibo.tune.tuner import Tuner as Tuner
