@@ -267,7 +267,7 @@ def compressed_trials(
         targets[:, 1].astype(dtype),
         lost.astype(dtype),
         np.asarray(in_base.sum() - size, dtype),
-        Moments(*(np.asarray(n, dtype) for n in (count, mean, ((levelled - mean) ** 2).sum()))),
+        Moments(*(jnp.asarray(n, dtype) for n in (count, mean, ((levelled - mean) ** 2).sum()))),
         np.asarray(levelled.max() if count else -np.inf, dtype),
     )
     return OwnTrials(rows.astype(dtype), targets[:, 0].astype(dtype), told, pending, compressed), log_unit

@@ -46,14 +46,14 @@ class PastTrials(eqx.Module):
 class Compressed(eqx.Module):
     """What is left of many told trials beside the rows of `OwnTrials` that stand for them."""
 
-    ones: Float[Array, " trials"]
+    ones: Float[Any, " trials"]
     """What a column of ones became in these rows."""
-    lost_products: Float[Array, "2 2"]
+    lost_products: Float[Any, "2 2"]
     """Products of the columns of scores and ones over what the rows leave out."""
-    num_lost: Float[Array, ""]
+    num_lost: Float[Any, ""]
     """The number of told trials minus the number of rows for them."""
     moments: Moments
-    best: Float[Array, ""]
+    best: Float[Any, ""]
 
 
 class OwnTrials(eqx.Module):
@@ -62,10 +62,10 @@ class OwnTrials(eqx.Module):
     With `compressed`, a row is not a trial: few rows stand for many trials, exactly.
     """
 
-    features: Float[Array, "trials features"]
-    scores: Float[Array, " trials"]
-    told: Bool[Array, " trials"]
-    pending: Bool[Array, " trials"]
+    features: Float[Any, "trials features"]
+    scores: Float[Any, " trials"]
+    told: Bool[Any, " trials"]
+    pending: Bool[Any, " trials"]
     compressed: Compressed | None = None
 
 

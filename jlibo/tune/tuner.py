@@ -27,8 +27,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from jlibo.checks import check_count, check_shape, fail
+from jlibo.policies import AbstractPolicy
+from jlibo.standardise import Standardise
 from jlibo.tune import candidates, modes
-from jlibo.tune.engine import Knowledge
+from jlibo.tune.dictionary import SpaceFeatures
+from jlibo.tune.engine import Knowledge, Learner
 from jlibo.tune.learning import has_changed, learn_records, score_counts, summarise_records, without_names
 from jlibo.tune.memory import Memory
 from jlibo.tune.memory_records import finite_score, whole
@@ -237,7 +240,7 @@ class Tuner:
         return _Learned(revision, revision, score_counts(trials), *learned)
 
     @property
-    def _parts(self) -> tuple[Any, ...]:
+    def _parts(self) -> tuple[SearchSpace, SpaceFeatures, Learner, AbstractPolicy, Standardise]:
         """What learning takes beside tasks and trials."""
         return self.space, self.plain_features, self.learner, self.policy, self.scaling
 
