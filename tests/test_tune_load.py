@@ -94,8 +94,8 @@ def test_a_question_reads_only_what_is_new(monkeypatch):
     task = long_task(tuner, 600)
     task.tell(task.ask(), 0.5)
     read = []
-    read_trial = rows._trial
-    monkeypatch.setattr(rows, "_trial", lambda *row: read.append(1) or read_trial(*row))
+    checked_trial = rows.checked_trial
+    monkeypatch.setattr(rows, "checked_trial", lambda *row: read.append(1) or checked_trial(*row))
     counts = []
     for _ in range(5):
         trial = task.ask()

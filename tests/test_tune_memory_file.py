@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import shutil
 import sqlite3
 
@@ -10,6 +11,7 @@ import pytest
 
 from jlibo.tune import memory_file, memory_schema
 from jlibo.tune.memory import Memory, MemoryFileError, MemoryMismatch, TaskRecord
+from jlibo.tune.memory_salvage import salvage
 from jlibo.tune.space import Categorical, Float, Int, SearchSpace
 
 SPACE = SearchSpace(alpha=Float(0, 1), lam=Float(1e-4, 1e4, log=True), kind=Categorical(["a", "b"]))
@@ -274,7 +276,7 @@ def schema_of(path):
         rows = database.execute(
             "SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY name"
         ).fetchall()
-    return [(*row, sql and "".join(sql.split())) for *row, sql in rows]
+    return [(*row, sql and re.sub(r"\s+", "", sql)) for *row, sql in rows]
 
 
 def test_format_1_becomes_format_2_with_everything_in_it(path, tmp_path):
@@ -375,3 +377,51 @@ def test_a_full_database_changes_nothing(path):
         memory.add_finished(task.id, [(params(), 1.0)] * 1000)
     with Memory.open_existing(path) as memory:
         assert len(memory.all_trials()) == 1003
+
+
+def test_a_damaged_file_of_an_older_format_is_not_migrated(path):
+    for statement in (
+        "UPDATE trials SET params = '{}' WHERE id = 3",
+        "UPDATE trials SET created = 'then' WHERE id = 3",
+        "UPDATE meta SET value = '{' WHERE key = 'space'",
+    ):
+        path.unlink(missing_ok=True)
+        other_sqlite(version_1(path), statement).close()
+        before = path.read_bytes()
+        with pytest.raises(MemoryFileError, match="is damaged"):
+            Memory.open(path, space=SPACE)
+        assert path.read_bytes() == before
+
+
+def test_an_older_format_that_is_damaged_can_be_salvaged(path, tmp_path):
+    version_1(path)
+    with open(path, "r+b") as file:
+        file.write(b"\0" * 100)
+    salvage(path, tmp_path / "new.db")
+    with Memory.open(tmp_path / "new.db", space=SPACE) as memory:
+        (task,), trials = memory.snapshot()
+        assert (task.name, task.budget, task.seed) == ("iris", 20, 5)
+        assert [(t.number, t.state, t.score) for t in trials] == [
+            (0, "complete", 0.75),
+            (1, "failed", None),
+            (2, "pending", None),
+            (3, "pending", None),
+        ]
+
+
+def test_an_older_format_that_cannot_be_written_is_read(path, monkeypatch):
+    version_1(path)
+    before = path.read_bytes()
+    real = memory_file.connect
+
+    def read_only(place, **options):
+        return real(place, **({"mode": "ro"} if place is not None else {}))
+
+    monkeypatch.setattr(memory_file, "connect", read_only)
+    with Memory.open_existing(path, write=False) as memory:
+        assert len(memory.all_trials()) == 4
+        with pytest.raises(MemoryFileError, match="cannot be opened for writing"):
+            memory.tell(5, 1.0)
+    with pytest.raises(MemoryFileError, match="cannot be opened for writing"):
+        Memory.open_existing(path)
+    assert path.read_bytes() == before
