@@ -3,7 +3,7 @@
 import json
 import math
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, final
 
 from jlibo.printable import printable
@@ -157,17 +157,39 @@ def finish_trial(
     note_change(database, trial.task_id)
 
 
-def claimable(database: sqlite3.Connection, task_id: int, owner: str) -> list[tuple[int, str | None, str]]:
-    """The pending trials that are not `owner`'s: id, who has it (if anyone), and since when."""
-    found = database.execute(
-        "SELECT id, owner, COALESCE(claimed, created) FROM trials "
-        "WHERE task_id = ? AND state = 'pending' AND owner IS NOT ? ORDER BY number",
-        (task_id, owner),
-    ).fetchall()
-    for trial_id, _, since in found:
+def claimable(
+    database: sqlite3.Connection, task_id: int, owner: str, among: Sequence[int] | None = None
+) -> list[tuple[int, str | None, str]]:
+    """The pending trials that are not `owner`'s: id, who has it (if anyone), and since when.
+
+    `among`: the ids of all pending trials, if they are known; otherwise all trials of the task are looked at.
+    """
+    question = (
+        "SELECT number, id, owner, COALESCE(claimed, created) FROM trials "
+        "WHERE {} AND state = 'pending' AND owner IS NOT ?"
+    )
+    if among is None:
+        found = database.execute(question.format("task_id = ?"), (task_id, owner)).fetchall()
+    else:
+        found = [
+            row
+            for ids in portions(among)
+            for row in database.execute(question.format(is_one_of(ids)), (*ids, owner))
+        ]
+    for _, trial_id, _, since in found:
         if not is_time(since):
             raise DamagedRow(f"trial {trial_id}: the time at which it was claimed cannot be read")
-    return found
+    return [row[1:] for row in sorted(found, key=lambda row: row[0])]
+
+
+def portions(ids: Sequence[int]) -> Iterator[Sequence[int]]:
+    """The ids in pieces that one statement can take; SQLite's limit is 999 in old versions."""
+    return (ids[start : start + 500] for start in range(0, len(ids), 500))
+
+
+def is_one_of(ids: Sequence[int]) -> str:
+    """The condition in SQL that the id is one of these, which are the values to bind."""
+    return f"id IN ({', '.join('?' * len(ids))})"
 
 
 def change_owner(database: MemoryConnection, trial_id: int, *, old: str | None, new: str, since: str) -> bool:
