@@ -18,6 +18,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from jlibo import standardise
 from jlibo.envs.base import AbstractEnv, Task, explore_once, explore_uniformly
 from jlibo.policies.base import AbstractPolicy, choose
+from jlibo.posterior import REFRESH_STEPS
 from jlibo.prior import Prior, PriorMixture
 from jlibo.standardise import RAW, AbstractScaling, Moments, with_features
 
@@ -88,7 +89,7 @@ def run_task(
         action = jnp.where(is_forced, explore, chosen)
         value = values[action]
         reward = value + noise
-        columns = standardise.observe(columns, action, reward)
+        columns = standardise.observe(columns, action, reward, refresh=horizon > REFRESH_STEPS)
         if not repeats:
             left = left.at[action].set(False)
             left = jnp.where(left.any(), left, jnp.asarray(playable))

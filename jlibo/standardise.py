@@ -195,18 +195,25 @@ def start(
     noise_std: Float[ArrayLike, ""],
     num_columns: int,
 ) -> Columns:
-    """The belief before any reward. A prior's own noise goes before `noise_std`."""
+    """The belief before any reward. A prior's own noise goes before `noise_std`.
+
+    Noise that the precision cannot hold beside the largest prior variance at the candidates is moved to the
+    nearest that it can; see `jlibo.prior.noise_limits`.
+    """
 
     def start_one(one: Prior) -> Columns:
         posterior = gp.init(one, noise_std if one.noise_std is None else one.noise_std)
         mean = jnp.matmul(features, one.mean, precision=lax.Precision.HIGHEST)
+        variance = one.variance(features)
+        held = gp.held_noise(posterior.noise_std, variance.max(initial=0))
+        posterior = eqx.tree_at(lambda p: p.noise_std, posterior, held)
         zeros = jnp.zeros(num_columns, mean.dtype)
         posterior = eqx.tree_at(
             lambda p: (p.mean, p.best_reward, p.log_marginal_likelihood),
             posterior,
             (_first_of(one.mean, num_columns), zeros - jnp.inf, zeros),
         )
-        belief = gp.Belief(_first_of(mean, num_columns), one.variance(features), features, posterior)
+        belief = gp.Belief(_first_of(mean, num_columns), variance, features, posterior)
         return Columns(belief, jnp.outer(zeros, zeros), jnp.zeros_like(mean[0]), None)
 
     if isinstance(prior, Prior):
@@ -216,16 +223,24 @@ def start(
 
 
 def observe(
-    columns: Columns, index: Int[ArrayLike, ""], reward: Float[Array, ""], is_present: bool | Array = True
+    columns: Columns,
+    index: Int[ArrayLike, ""],
+    reward: Float[Array, ""],
+    is_present: bool | Array = True,
+    *,
+    refresh: bool = False,
 ) -> Columns:
-    """Condition on a reward at candidate `index`, or do nothing where it is not there."""
+    """Condition on a reward at candidate `index`, or do nothing where it is not there.
+
+    `refresh` as in `posterior.condition`: for runs of more than `posterior.REFRESH_STEPS` observations.
+    """
     num_columns = columns.products.shape[-1]
     reward = jnp.asarray(reward, columns.products.dtype)
     targets = jnp.stack([jnp.zeros_like(reward), reward, jnp.ones_like(reward)])
     targets = reward[None] if num_columns == 1 else targets
 
     def observe_one(one: Columns) -> Columns:
-        belief, surprise, gain = gp.condition(one.belief, index, targets, is_present)
+        belief, surprise, gain = gp.condition(one.belief, index, targets, is_present, refresh=refresh)
         return Columns(
             belief,
             one.products + gain * jnp.outer(surprise, surprise),

@@ -297,7 +297,7 @@ def test_the_evidence_finds_the_prior_that_the_rewards_came_from():
 
 def test_a_component_that_is_impossible_never_matters():
     priors, (indices, rewards) = three_priors(), data(6)
-    wild = Prior(np.full(9, 1e6), 1e12 * np.eye(9), 1e-3)
+    wild = Prior(np.full(9, 1e6), 1e12 * np.eye(9), 0.1)
     units = Units(jnp.asarray(5.0), jnp.asarray(20.0))
     without = seen(mixture(priors, [0.5, 0.2, 0.3]), indices, rewards)
     for other in (wild, priors[0]):
