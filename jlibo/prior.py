@@ -85,9 +85,9 @@ def largest_variance(covariance: Float[Array, "..."]) -> Float[Array, ""]:
 def noise_limits(variance: Float[ArrayLike, ""], dtype: Any) -> tuple[Float[Array, ""] | np.ndarray, float]:
     """Smallest and largest `noise_std` for which posteriors in `dtype` are accurate.
 
-    `variance` is the prior variance of f, at the point where it is largest. The noise variance is added to it:
-    below `eps * variance` the sum rounds to `variance`, and observations of one point are no longer averaged.
-    Noise whose square or inverse square is out of range is excluded too.
+    `variance` is the prior variance of f, at the point where it is largest. The noise variance is added to
+    it: below `eps * variance` the sum rounds to `variance`, and observations of one point are no longer
+    averaged. Noise whose square or inverse square is out of range is excluded too.
     """
     info = jnp.finfo(dtype)
     numpy_or_jax = np if is_concrete(variance) else jnp
@@ -109,9 +109,8 @@ def check_noise(noise_std: Any, variance: Any, dtype: Any) -> None:
         advice = "scale the rewards" if name == "float64" else "use float64, or scale the rewards"
         fail(
             "noise_std",
-            f"from {lower:.3g} to {upper:.3g}, as beside a prior standard deviation of "
-            f"{float(variance) ** 0.5:.3g} rounding in {name} loses smaller noise, and larger noise overflows "
-            f"({advice})",
+            f"from {lower:.3g} to {upper:.3g}, as {name} loses smaller noise beside a prior standard "
+            f"deviation of {float(variance) ** 0.5:.3g}, and larger noise overflows ({advice})",
             float(noise_std),
         )
 

@@ -13,6 +13,10 @@ Nothing is computed again when the units move. The posterior mean is linear in t
 (reward - centre) / scale, and its covariance does not see them: so the answers to the prior's mean alone, to
 the rewards and to a target of one everywhere are kept as three columns, and the mean in any units is a
 combination of them. So is the likelihood of what was seen, from the products of the columns' surprises.
+
+Squares of rewards of 1e20 or 1e-20 are out of the range of float32. So the rewards' column, and all squares,
+are kept in multiples of a power of two, `unit`, near the largest reward of the task so far. Multiplication by
+a power of two rounds nothing: rewards of ordinary size give the same numbers as without.
 """
 
 import abc
@@ -35,20 +39,63 @@ class Moments(eqx.Module):
 
     count: Float[Array, ""]
     mean: Float[Array, ""]
-    sum_squares: Float[Array, ""]
+    squares: Float[Array, ""]
+    """The summed squared deviation, in multiples of `unit` squared."""
+    unit: Float[Array, ""]
+    """A power of two near the largest reward; zero where all are zero."""
 
     @classmethod
     def empty(cls, dtype: Any) -> "Moments":
         zero = jnp.zeros((), dtype)
-        return cls(zero, zero, zero)
+        return cls(zero, zero, zero, zero)
 
     def add(self, reward: Float[Array, ""], is_present: bool | Array = True) -> "Moments":
         """With one more reward (Welford's update, which does not cancel)."""
         reward = jnp.where(is_present, reward, self.mean)
         count = self.count + jnp.asarray(is_present, self.count.dtype)
+        unit, change = _larger_unit(self.unit, reward, is_present)
         step = reward - self.mean
         mean = self.mean + step / jnp.maximum(count, 1)
-        return Moments(count, mean, self.sum_squares + step * (reward - mean))
+        product = (step / _divisor(unit)) * ((reward - mean) / _divisor(unit))
+        return Moments(count, mean, _times(self.squares, change**2) + product, unit)
+
+    @property
+    def sum_squares(self) -> Float[Array, ""]:
+        """The summed squared deviation; out of range for rewards whose squares are."""
+        return self.squares * self.unit * self.unit
+
+    @property
+    def differ(self) -> Bool[Array, ""]:
+        """Whether the rewards differ by more than round-off."""
+        round_off = 1e-6 * (self.mean / _divisor(self.unit))
+        return self.squares > round_off**2 * self.count
+
+
+def _unit_of(value: Float[Array, ""]) -> Float[Array, ""]:
+    """A power of two near the size of `value`; zero for zero. Its inverse is in range too."""
+    info = jnp.finfo(value.dtype)
+    most = 2.0 ** (info.maxexp - 3)
+    size = jnp.clip(jnp.abs(value), 1 / most, most)
+    return jnp.where(value == 0, 0, lax.reduce_precision(size, exponent_bits=info.nexp, mantissa_bits=0))
+
+
+def _divisor(unit: Float[Array, ""]) -> Float[Array, ""]:
+    """The unit to divide by: one as long as all rewards are zero."""
+    return jnp.where(unit > 0, unit, 1)
+
+
+def _times(values: Float[Array, "*any"], power: Float[Array, "*any"]) -> Float[Array, "*any"]:
+    """`values * power`, for a power of two that mostly is one.
+
+    Selected, so that the compiler does not merge the product with a sum that follows, and round otherwise.
+    """
+    return jnp.where(power == 1, values, values * power)
+
+
+def _larger_unit(unit, reward, is_present) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """The unit once `reward` is there, and by what numbers in the old unit are multiplied to be in it."""
+    new = jnp.maximum(unit, jnp.where(is_present, _unit_of(reward), 0))
+    return new, jnp.where(unit > 0, unit / _divisor(new), 1)
 
 
 class Units(eqx.Module):
@@ -147,8 +194,11 @@ class Standardise(AbstractScaling):
             state.num_tasks > 0, jnp.exp(state.total / jnp.maximum(state.num_tasks, 1)), self.guess
         )
         freedom = self.weight + jnp.maximum(moments.count - 1, 0)
-        squares = squares_about(moments.mean, columns)
-        return Units(moments.mean, jnp.sqrt((self.weight * past**2 + squares) / freedom))
+        past = past.astype(moments.mean.dtype)
+        unit = jnp.maximum(columns.unit, _unit_of(past))
+        squares = _times(squares_about(moments.mean, columns), (columns.unit / unit) ** 2)
+        scale = unit * jnp.sqrt((self.weight * (past / unit) ** 2 + squares) / freedom)
+        return Units(moments.mean, scale)
 
     def settle(self, prior, noise_std, features, rewards, is_present):
         columns = start(prior, features, noise_std, self.num_columns)
@@ -163,10 +213,9 @@ class Standardise(AbstractScaling):
         steps = jnp.arange(rewards.shape[0]), rewards, is_present
         (columns, moments), _ = lax.scan(add, begin, steps)
         squares = squares_about(moments.mean, columns)
+        scale = columns.unit * jnp.sqrt(squares / jnp.maximum(moments.count - 1, 1))
         # All rewards alike: the task has no scale to tell of, which zero says.
-        known = moments.sum_squares > (1e-6 * moments.mean) ** 2 * moments.count
-        scale = jnp.sqrt(squares / jnp.maximum(moments.count - 1, 1))
-        return Units(moments.mean, jnp.where(known, scale, 0))
+        return Units(moments.mean, jnp.where(moments.differ, scale, 0))
 
     def update(self, state, units):
         known = units.scale > 0
@@ -187,6 +236,8 @@ class Columns(eqx.Module):
     log_determinant: Float[Array, ""]
     log_weights: Float[Array, " components"] | None
     """Of a mixture's components; None for a single prior."""
+    unit: Float[Array, ""] | None
+    """What the column of rewards is in multiples of, as in `Moments`; None for a single column."""
 
 
 def start(
@@ -214,7 +265,8 @@ def start(
             (_first_of(one.mean, num_columns), zeros - jnp.inf, zeros),
         )
         belief = gp.Belief(_first_of(mean, num_columns), variance, features, posterior)
-        return Columns(belief, jnp.outer(zeros, zeros), jnp.zeros_like(mean[0]), None)
+        unit = None if num_columns == 1 else jnp.zeros((), mean.dtype)
+        return Columns(belief, jnp.outer(zeros, zeros), jnp.zeros_like(mean[0]), None, unit)
 
     if isinstance(prior, Prior):
         return start_one(prior)
@@ -234,21 +286,42 @@ def observe(
 
     `refresh` as in `posterior.condition`: for runs of more than `posterior.REFRESH_STEPS` observations.
     """
-    num_columns = columns.products.shape[-1]
     reward = jnp.asarray(reward, columns.products.dtype)
-    targets = jnp.stack([jnp.zeros_like(reward), reward, jnp.ones_like(reward)])
-    targets = reward[None] if num_columns == 1 else targets
+    unit, change = columns.unit, None
+    if unit is None:
+        targets = reward[None]
+    else:
+        unit, change = _larger_unit(unit, reward, is_present)
+        one = jnp.ones_like(reward)
+        targets = jnp.stack([jnp.zeros_like(reward), reward / _divisor(unit), one])
+        change = jnp.stack([one, change, one])
 
     def observe_one(one: Columns) -> Columns:
+        one = one if change is None else _in_new_unit(one, change)
         belief, surprise, gain = gp.condition(one.belief, index, targets, is_present, refresh=refresh)
         return Columns(
             belief,
             one.products + gain * jnp.outer(surprise, surprise),
             one.log_determinant - jnp.log(jnp.where(gain > 0, gain, 1)),
             None,
+            unit,
         )
 
     return _each(observe_one, columns, COMPONENTS)
+
+
+def _in_new_unit(columns: Columns, change: Float[Array, " columns"]) -> Columns:
+    """The columns, each multiplied by its change of unit."""
+    columns = eqx.tree_at(
+        lambda c: (c.belief.mean, c.belief.posterior.mean, c.products),
+        columns,
+        replace_fn=lambda leaf: _times(leaf, change[:, None]),
+    )
+    return eqx.tree_at(
+        lambda c: (c.belief.posterior.best_reward, c.products),
+        columns,
+        replace_fn=lambda leaf: _times(leaf, change),
+    )
 
 
 def expect(columns: Columns, index: Int[ArrayLike, ""], is_present: bool | Array = True) -> Columns:
@@ -296,8 +369,9 @@ def squares_about(centre: Float[Array, ""], columns: Columns) -> Float[Array, ""
     """The squared deviations of the rewards from `centre`, in units of what the prior expects them to be.
 
     (y - centre)^T K^-1 (y - centre), K the prior covariance of the rewards with their noise; of a mixture, by
-    its last component, the widest.
+    its last component, the widest. In multiples of `columns.unit` squared.
     """
+    centre = centre / _divisor(columns.unit)
     products = columns.products if columns.log_weights is None else columns.products[-1]
     squares = products[1, 1] - 2 * centre * products[1, 2] + centre**2 * products[2, 2]
     return jnp.maximum(squares, 0)
@@ -318,7 +392,12 @@ def component_weights(columns: Columns, units: Units) -> Float[Array, " componen
 def _in_units(columns: Columns, units: Units) -> gp.Belief:
     belief, posterior = columns.belief, columns.belief.posterior
     combine = _combination(columns, units)
-    best = units.apply(posterior.best_reward[-1 if len(combine) == 1 else 1])
+    best = (
+        posterior.best_reward[0]
+        if columns.unit is None
+        else posterior.best_reward[1] * _divisor(columns.unit)
+    )
+    best = units.apply(best)
     posterior = eqx.tree_at(
         lambda p: (p.mean, p.best_reward, p.log_marginal_likelihood),
         posterior,
@@ -335,9 +414,11 @@ def _log_likelihood(columns: Columns, units: Units) -> Float[Array, ""]:
 
 
 def _combination(columns: Columns, units: Units) -> Float[Array, " columns"]:
-    if columns.products.shape[-1] == 1:
+    if columns.unit is None:
         return jnp.ones(1, columns.products.dtype)
-    return jnp.stack([jnp.ones_like(units.scale), 1 / units.scale, -units.centre / units.scale])
+    return jnp.stack(
+        [jnp.ones_like(units.scale), _divisor(columns.unit) / units.scale, -units.centre / units.scale]
+    )
 
 
 def with_features(columns: Columns, features: Float[Array, "points features"] | None) -> Columns:
@@ -355,7 +436,7 @@ def _combine(weights, rows):
 
 # Tree prefixes for `vmap`: components lead every leaf but the features, which all share.
 BELIEFS: Any = gp.Belief(mean=0, variance=0, features=None, posterior=0)  # pyright: ignore
-COMPONENTS: Any = Columns(belief=BELIEFS, products=0, log_determinant=0, log_weights=None)  # pyright: ignore
+COMPONENTS: Any = Columns(belief=BELIEFS, products=0, log_determinant=0, log_weights=None, unit=None)  # pyright: ignore
 
 
 def _each(fn, columns: Columns, out_axes):

@@ -311,8 +311,8 @@ def test_the_smallest_noise_that_is_accepted_is_accurate_with_duplicates(dtype, 
 def test_smaller_noise_is_refused_or_under_jit_raised_to_the_limit(dtype, prior_scale, factor):
     limit = smallest_noise(dtype, prior_scale)
     message = f"`noise_std` should be from .* {np.dtype(dtype).name} .*, but got"
+    prior = Prior(np.zeros(12, dtype), np.full(12, prior_scale**2 / 12, dtype))
     with pytest.raises(ValueError, match=message):
-        prior = Prior(np.zeros(12, dtype), np.full(12, prior_scale**2 / 12, dtype))
         gp.belief_at(gp.init(prior, factor * limit), SMALL_PHI.astype(dtype))
     traced = jax.jit(
         lambda noise: gp.init(Prior(np.zeros(12, dtype), np.full(12, prior_scale**2, dtype)), noise)
