@@ -30,72 +30,9 @@ from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
 from jlibo import posterior as gp
+from jlibo.moments import Moments, divisor, larger_unit, times, unit_of
 from jlibo.policies.base import hyper_parameter
 from jlibo.prior import Prior, PriorMixture
-
-
-class Moments(eqx.Module):
-    """Number, mean and summed squared deviation of the rewards so far."""
-
-    count: Float[Array, ""]
-    mean: Float[Array, ""]
-    squares: Float[Array, ""]
-    """The summed squared deviation, in multiples of `unit` squared."""
-    unit: Float[Array, ""]
-    """A power of two near the largest reward; zero where all are zero."""
-
-    @classmethod
-    def empty(cls, dtype: Any) -> "Moments":
-        zero = jnp.zeros((), dtype)
-        return cls(zero, zero, zero, zero)
-
-    def add(self, reward: Float[Array, ""], is_present: bool | Array = True) -> "Moments":
-        """With one more reward (Welford's update, which does not cancel)."""
-        reward = jnp.where(is_present, reward, self.mean)
-        count = self.count + jnp.asarray(is_present, self.count.dtype)
-        unit, change = _larger_unit(self.unit, reward, is_present)
-        step = reward - self.mean
-        mean = self.mean + step / jnp.maximum(count, 1)
-        product = (step / _divisor(unit)) * ((reward - mean) / _divisor(unit))
-        return Moments(count, mean, _times(self.squares, change**2) + product, unit)
-
-    @property
-    def sum_squares(self) -> Float[Array, ""]:
-        """The summed squared deviation; out of range for rewards whose squares are."""
-        return self.squares * self.unit * self.unit
-
-    @property
-    def differ(self) -> Bool[Array, ""]:
-        """Whether the rewards differ by more than round-off."""
-        round_off = 1e-6 * (self.mean / _divisor(self.unit))
-        return self.squares > round_off**2 * self.count
-
-
-def _unit_of(value: Float[Array, ""]) -> Float[Array, ""]:
-    """A power of two near the size of `value`; zero for zero. Its inverse is in range too."""
-    info = jnp.finfo(value.dtype)
-    most = 2.0 ** (info.maxexp - 3)
-    size = jnp.clip(jnp.abs(value), 1 / most, most)
-    return jnp.where(value == 0, 0, lax.reduce_precision(size, exponent_bits=info.nexp, mantissa_bits=0))
-
-
-def _divisor(unit: Float[Array, ""]) -> Float[Array, ""]:
-    """The unit to divide by: one as long as all rewards are zero."""
-    return jnp.where(unit > 0, unit, 1)
-
-
-def _times(values: Float[Array, "*any"], power: Float[Array, "*any"]) -> Float[Array, "*any"]:
-    """`values * power`, for a power of two that mostly is one.
-
-    Selected, so that the compiler does not merge the product with a sum that follows, and round otherwise.
-    """
-    return jnp.where(power == 1, values, values * power)
-
-
-def _larger_unit(unit, reward, is_present) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """The unit once `reward` is there, and by what numbers in the old unit are multiplied to be in it."""
-    new = jnp.maximum(unit, jnp.where(is_present, _unit_of(reward), 0))
-    return new, jnp.where(unit > 0, unit / _divisor(new), 1)
 
 
 class Units(eqx.Module):
@@ -195,8 +132,8 @@ class Standardise(AbstractScaling):
         )
         freedom = self.weight + jnp.maximum(moments.count - 1, 0)
         past = past.astype(moments.mean.dtype)
-        unit = jnp.maximum(columns.unit, _unit_of(past))
-        squares = _times(squares_about(moments.mean, columns), (columns.unit / unit) ** 2)
+        unit = jnp.maximum(columns.unit, unit_of(past))
+        squares = times(squares_about(moments.mean, columns), (columns.unit / unit) ** 2)
         scale = unit * jnp.sqrt((self.weight * (past / unit) ** 2 + squares) / freedom)
         return Units(moments.mean, scale)
 
@@ -291,9 +228,9 @@ def observe(
     if unit is None:
         targets = reward[None]
     else:
-        unit, change = _larger_unit(unit, reward, is_present)
+        unit, change = larger_unit(unit, reward, is_present)
         one = jnp.ones_like(reward)
-        targets = jnp.stack([jnp.zeros_like(reward), reward / _divisor(unit), one])
+        targets = jnp.stack([jnp.zeros_like(reward), reward / divisor(unit), one])
         change = jnp.stack([one, change, one])
 
     def observe_one(one: Columns) -> Columns:
@@ -315,12 +252,12 @@ def _in_new_unit(columns: Columns, change: Float[Array, " columns"]) -> Columns:
     columns = eqx.tree_at(
         lambda c: (c.belief.mean, c.belief.posterior.mean, c.products),
         columns,
-        replace_fn=lambda leaf: _times(leaf, change[:, None]),
+        replace_fn=lambda leaf: times(leaf, change[:, None]),
     )
     return eqx.tree_at(
         lambda c: (c.belief.posterior.best_reward, c.products),
         columns,
-        replace_fn=lambda leaf: _times(leaf, change),
+        replace_fn=lambda leaf: times(leaf, change),
     )
 
 
@@ -371,7 +308,7 @@ def squares_about(centre: Float[Array, ""], columns: Columns) -> Float[Array, ""
     (y - centre)^T K^-1 (y - centre), K the prior covariance of the rewards with their noise; of a mixture, by
     its last component, the widest. In multiples of `columns.unit` squared.
     """
-    centre = centre / _divisor(columns.unit)
+    centre = centre / divisor(columns.unit)
     products = columns.products if columns.log_weights is None else columns.products[-1]
     squares = products[1, 1] - 2 * centre * products[1, 2] + centre**2 * products[2, 2]
     return jnp.maximum(squares, 0)
@@ -393,9 +330,7 @@ def _in_units(columns: Columns, units: Units) -> gp.Belief:
     belief, posterior = columns.belief, columns.belief.posterior
     combine = _combination(columns, units)
     best = (
-        posterior.best_reward[0]
-        if columns.unit is None
-        else posterior.best_reward[1] * _divisor(columns.unit)
+        posterior.best_reward[0] if columns.unit is None else posterior.best_reward[1] * divisor(columns.unit)
     )
     best = units.apply(best)
     posterior = eqx.tree_at(
@@ -417,7 +352,7 @@ def _combination(columns: Columns, units: Units) -> Float[Array, " columns"]:
     if columns.unit is None:
         return jnp.ones(1, columns.products.dtype)
     return jnp.stack(
-        [jnp.ones_like(units.scale), _divisor(columns.unit) / units.scale, -units.centre / units.scale]
+        [jnp.ones_like(units.scale), divisor(columns.unit) / units.scale, -units.centre / units.scale]
     )
 
 
