@@ -132,6 +132,7 @@ class Standardise(AbstractScaling):
         )
         freedom = self.weight + jnp.maximum(moments.count - 1, 0)
         past = past.astype(moments.mean.dtype)
+        assert columns.unit is not None  # `num_columns` is 3
         unit = jnp.maximum(columns.unit, unit_of(past))
         squares = times(squares_about(moments.mean, columns), (columns.unit / unit) ** 2)
         scale = unit * jnp.sqrt((self.weight * (past / unit) ** 2 + squares) / freedom)
@@ -150,6 +151,7 @@ class Standardise(AbstractScaling):
         steps = jnp.arange(rewards.shape[0]), rewards, is_present
         (columns, moments), _ = lax.scan(add, begin, steps)
         squares = squares_about(moments.mean, columns)
+        assert columns.unit is not None
         scale = columns.unit * jnp.sqrt(squares / jnp.maximum(moments.count - 1, 1))
         # All rewards alike: the task has no scale to tell of, which zero says.
         return Units(moments.mean, jnp.where(moments.differ, scale, 0))
@@ -308,7 +310,7 @@ def squares_about(centre: Float[Array, ""], columns: Columns) -> Float[Array, ""
     (y - centre)^T K^-1 (y - centre), K the prior covariance of the rewards with their noise; of a mixture, by
     its last component, the widest. In multiples of `columns.unit` squared.
     """
-    centre = centre / divisor(columns.unit)
+    centre = centre if columns.unit is None else centre / divisor(columns.unit)
     products = columns.products if columns.log_weights is None else columns.products[-1]
     squares = products[1, 1] - 2 * centre * products[1, 2] + centre**2 * products[2, 2]
     return jnp.maximum(squares, 0)
