@@ -24,10 +24,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
-from numpy.typing import ArrayLike
 
 from jlibo.batching import lane_cond
-from jlibo.checks import check_finite, check_range, check_shape, is_concrete
+from jlibo.checks import ArrayLike, check_finite, check_range, check_shape, is_concrete
 from jlibo.prior import Prior, check_noise, largest_variance, noise_limits
 
 HIGHEST = lax.Precision.HIGHEST

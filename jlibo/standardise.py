@@ -27,9 +27,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
-from numpy.typing import ArrayLike
 
 from jlibo import posterior as gp
+from jlibo.checks import ArrayLike
 from jlibo.moments import Moments, divisor, larger_unit, times, unit_of
 from jlibo.policies.base import hyper_parameter
 from jlibo.prior import Prior, PriorMixture

@@ -4,18 +4,17 @@
 the same date, and members come in the order of their names. NumPy reads the files with `allow_pickle=False`.
 """
 
-import contextlib
 import io
 import json
-import os
-import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import IO, Any
 
 import numpy as np
+
+from jlibo.files import is_draft as is_draft
+from jlibo.files import write_atomically as write_atomically
 
 HEADER = "header"
 _DATE = (1980, 1, 1, 0, 0, 0)
@@ -64,47 +63,3 @@ def to_bytes(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> byt
     buffer = io.BytesIO()
     write_arrays(buffer, header, arrays)
     return buffer.getvalue()
-
-
-def write_atomically(path: Path, write_fn: Callable[[IO[bytes]], Any]) -> None:
-    """Write a whole file or none: under another name first, and on the disk before it gets its own.
-
-    A process that is killed leaves its draft behind; `is_draft` knows it.
-    """
-    handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f"{_DRAFT}{path.name}-")
-    try:
-        with open(handle, "wb") as file:
-            write_fn(file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(draft, 0o666 & ~_umask())
-        os.replace(draft, path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(draft)
-        raise
-    _sync_folder(path.parent)
-
-
-_DRAFT = ".draft-"
-
-
-def is_draft(path: Path) -> bool:
-    """Whether this is what `write_atomically` leaves behind when its process is killed."""
-    return path.name.startswith(_DRAFT)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
-def _sync_folder(folder: Path) -> None:
-    # The new name is on the disk once its folder is. Not every system can open a folder.
-    with contextlib.suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

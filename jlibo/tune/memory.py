@@ -13,18 +13,27 @@ process gets a connection of its own. No arrays here: plain values go in and com
 
 import json
 import os
-import sqlite3
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, final
 
+from jlibo.printable import printable
 from jlibo.tune import memory_rows as rows
-from jlibo.tune.memory_file import MemoryFile, damaged
-from jlibo.tune.memory_file import MemoryFileError as MemoryFileError
+from jlibo.tune.memory_errors import MemoryFileError as MemoryFileError
+from jlibo.tune.memory_errors import damaged
+from jlibo.tune.memory_file import MemoryFile
 from jlibo.tune.memory_owner import new_owner as new_owner
 from jlibo.tune.memory_owner import owner_is_dead as owner_is_dead
-from jlibo.tune.memory_records import Source, finite_score, seconds_since, task_name, utc_now, whole
+from jlibo.tune.memory_records import (
+    DamagedRow,
+    Source,
+    finite_score,
+    seconds_since,
+    task_name,
+    utc_now,
+    whole,
+)
 from jlibo.tune.memory_records import TaskRecord as TaskRecord
 from jlibo.tune.memory_records import TrialRecord as TrialRecord
 from jlibo.tune.memory_records import TrialStateError as TrialStateError
@@ -49,22 +58,32 @@ class Memory:
 
     def __init__(self, file: MemoryFile):
         self._file = file
+        self._known_params: dict[str, dict[str, Any]] = {}
         self.path = file.path
         try:
             with file.reading() as database:
                 meta = rows.read_meta(database)
-            self.space = SearchSpace.from_spec(json.loads(meta["space"]))
-            self.maximise = {"0": False, "1": True}[meta["maximise"]]
+            self.space, self.maximise = rows.read_problem(meta)
+            file.set_params_fn(self._read_params)
         except BaseException as error:
             file.close()
-            if isinstance(error, KeyError | ValueError):
-                problem = f"its search space cannot be read, or not by this version of jlibo: {error}"
-                raise damaged(file.path, problem) from error
+            if isinstance(error, DamagedRow):
+                raise damaged(file.path, str(error)) from error
             raise
 
     @classmethod
-    def open(cls, path: str | os.PathLike | None, *, space: SearchSpace, maximise: bool = True) -> "Memory":
+    def open(
+        cls,
+        path: str | os.PathLike | None,
+        *,
+        space: SearchSpace,
+        maximise: bool = True,
+        file_mode: int = 0o600,
+    ) -> "Memory":
         """Open the memory at `path`, or begin one if there is no file or an empty one; `None`: in RAM alone.
+
+        `file_mode` is the permissions of a file that is made: by default only the user may read and write
+        it. A file that is there keeps its own, so `chmod` works too, and SQLite's journal gets the same.
 
         A memory of another space or direction is a `MemoryMismatch`, a file that is no memory or cannot be
         written a `MemoryFileError`; either way the file is unchanged.
@@ -77,13 +96,13 @@ class Memory:
             "jlibo": __version__,
             "deleted": "0",
         }
-        memory = cls(MemoryFile(_full_path(path), new_meta=meta))
+        memory = cls(MemoryFile(_full_path(path), new_meta=meta, file_mode=file_mode))
         differences = memory.differences(space=space, maximise=maximise)
         if differences:
             memory.close()
             raise MemoryMismatch(
-                f"'{memory.path}' remembers another problem; ask for that one, or give another path:\n"
-                + "\n".join(f"  {line}" for line in differences)
+                f"'{printable(memory.path)}' remembers another problem; ask for that one, or give another "
+                "path:\n" + "\n".join(f"  {line}" for line in differences)
             )
         return memory
 
@@ -131,7 +150,7 @@ class Memory:
             task = rows.find_task(database, name)  # again: another process may have been faster
             if task is None:
                 return replace(new, id=rows.insert_task(database, new))
-            database.execute("UPDATE tasks SET budget = ? WHERE id = ?", (budget or task.budget, task.id))
+            rows.update_task(database, task.id, budget=budget or task.budget)
             return replace(task, budget=budget or task.budget)
 
     def tasks(self) -> list[TaskRecord]:
@@ -162,7 +181,12 @@ class Memory:
     def snapshot(self) -> tuple[list[TaskRecord], list[TrialRecord]]:
         """All tasks and all trials, as they are at one moment."""
         with self._file.reading() as database:
-            return rows.read_tasks(database), rows.read_trials(database)
+            tasks, trials = rows.read_tasks(database), rows.read_trials(database)
+            ids = {task.id for task in tasks}
+            for trial in trials:
+                if trial.task_id not in ids:  # other programs need not check foreign keys
+                    raise DamagedRow(f"trial {trial.id}: its task is missing")
+            return tasks, trials
 
     def revision(self, *, excluding: int | None = None) -> int:
         """A number that grows whenever a trial finishes or a task is deleted, and stays otherwise.
@@ -196,7 +220,7 @@ class Memory:
             trial = TrialRecord(
                 0, task_id, number, checked, "pending", None, bool(explored), owner, utc_now(), None
             )
-            return replace(trial, id=rows.insert_trial(database, trial))
+            return replace(trial, id=rows.insert_trial(database, trial), claims=int(owner is not None))
 
     def add_finished(
         self,
@@ -265,9 +289,19 @@ class Memory:
         """Finish a trial that gave no score."""
         return self.tell(trial_id, None)
 
-    def writing(self) -> AbstractContextManager[sqlite3.Connection]:
+    def writing(self) -> AbstractContextManager[rows.MemoryConnection]:
         """One transaction over many rows, for the import of JSON lines."""
         return self._file.writing()
+
+    def _read_params(self, text: str) -> dict[str, Any]:
+        """The parameters of a row, checked against the space. The check is the cost, so it is done once."""
+        params = self._known_params.get(text)
+        if params is None:
+            params = self.space.validate(rows.plain_params(text))
+            if len(self._known_params) >= 2**16:
+                self._known_params.clear()
+            self._known_params[text] = params
+        return dict(params)
 
 
 def _full_path(path: str | os.PathLike | None) -> str | None:
