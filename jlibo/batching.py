@@ -1,14 +1,15 @@
 """What becomes of an iterative solver under `vmap`: one batch, and no lane that waits for another.
 
 `jax.vmap` of `lax.while_loop` runs every lane until the last one is done: one hard problem in a batch of 256
-makes 255 finished ones recompute what they already have. Two rules stand against it here:
+makes 255 finished ones recompute what they already have. Three rules stand against it here:
 
 - `lane_while`: once fewer than one lane in `SHRINK` is still running, those lanes alone are gathered into a
   smaller batch and go on there, then in a smaller one again. This is for accelerators, which want the batch.
 - `lane_by_lane`: on a CPU, whose caches hold one problem and not 256, the lanes run one after another, each
   for just as long as it needs; elsewhere they run as a batch.
+- `lane_cond`: a rare branch is computed when any lane takes it, and not for every lane at every call.
 
-Both merge nested `vmap`s into one batch first, so that a sweep of seeds times hyper-parameters is handled as
+All merge nested `vmap`s into one batch first, so that a sweep of seeds times hyper-parameters is handled as
 a whole. Every lane gets exactly the iterations that it would get alone.
 """
 
@@ -49,6 +50,32 @@ def lane_while(
         return _compacting_loop(cond_fn, body_fn, num_lanes, data_axes, state, data)
 
     return _with_batch_rule(loop, batched_loop)(state, data)
+
+
+def lane_cond(is_needed: jax.Array, fn: Callable[[State, Any], State], state: State, data: Any) -> State:
+    """`fn(state, data)` where `is_needed`, `state` elsewhere; `data` is only read.
+
+    `jax.vmap` of `lax.cond` computes both branches at every call once the predicate has lanes. Here `fn` is
+    computed when any lane needs it, and not otherwise. For a rare `fn`, that is as good as free. Does not
+    differentiate: pass what `jax.lax.stop_gradient` returns.
+    """
+
+    def choose(is_needed, state, data):
+        return lax.cond(is_needed, fn, lambda state, data: state, state, data)
+
+    def batched_choose(num_lanes, axes, is_needed, state, data):
+        flag, state_flags, data_flags = axes
+        is_needed = _with_lanes(is_needed, flag, num_lanes)
+        state = jax.tree.map(lambda leaf, has: _with_lanes(leaf, has, num_lanes), state, state_flags)
+        data_axes = jax.tree.map(lambda has: 0 if has else None, data_flags)
+
+        def where_needed(state, data):
+            new = jax.vmap(fn, in_axes=(0, data_axes), axis_size=num_lanes)(state, data)
+            return jax.tree.map(lambda new, old: _where(is_needed, new, old), new, state)
+
+        return lax.cond(is_needed.any(), where_needed, lambda state, data: state, state, data)
+
+    return _with_batch_rule(choose, batched_choose)(is_needed, state, data)
 
 
 def lane_by_lane(fn: Callable) -> Callable:

@@ -48,13 +48,15 @@ PRECISION_FLOOR = 32
 
 
 class Status(enum.IntEnum):
-    """How a solve ended. `Status(int(solution.status)).words` says it to a person."""
+    """How a solve ended, or a task of a run. `Status(int(solution.status)).words` says it to a person."""
 
     CONVERGED = 0
     STEP_LIMIT = 1
     NON_FINITE_INPUT = 2
     NEGATIVE_LAM = 3
     NO_ROWS = 4
+    NON_FINITE_VALUES = 5
+    NON_FINITE_REWARDS = 6
 
     @property
     def words(self) -> str:
@@ -67,6 +69,8 @@ _WORDS = {
     Status.NON_FINITE_INPUT: "non-finite input: NaN, infinite or overflowing design, targets, lam or init",
     Status.NEGATIVE_LAM: "negative lam: lam should be >= 0",
     Status.NO_ROWS: "no rows: the mask leaves no row to fit",
+    Status.NON_FINITE_VALUES: "non-finite values: candidates with NaN or infinite values were never played",
+    Status.NON_FINITE_REWARDS: "non-finite rewards: nothing finite to play; the steps were not learned from",
 }
 
 

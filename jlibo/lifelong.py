@@ -29,7 +29,14 @@ from jlibo.checks import check_count, fail
 from jlibo.envs.base import AbstractEnv
 from jlibo.exploration import AbstractExploration
 from jlibo.features import AbstractFeatures
-from jlibo.meta.base import AbstractMetaLearner, MetaInfo, Setting, TaskData
+from jlibo.meta.base import (
+    AbstractMetaLearner,
+    MetaInfo,
+    Setting,
+    TaskData,
+    check_run_noise,
+    only_present,
+)
 from jlibo.one_task import TaskResult, draw_task, run_task
 from jlibo.policies.base import AbstractPolicy
 from jlibo.prior import full_prior, in_one_shape
@@ -50,6 +57,8 @@ class LifelongResult(eqx.Module):
     fell_back: Bool[Array, " tasks"]
     """The selection after the task was empty: the next task is played with all base kernels."""
     status: Int[Array, " tasks"]
+    """A `Status`, as a number: of the solve after the task, or `NON_FINITE_VALUES` or `NON_FINITE_REWARDS`
+    where the environment had candidates or rewards that are no finite numbers."""
     gap: Float[Array, " tasks"]
     num_steps: Int[Array, " tasks"]
     carry: Any
@@ -137,6 +146,8 @@ def run_agents(
     plan = plan_agents(
         env, features, meta_learners, num_tasks=num_tasks, horizon=horizon, exploration=exploration
     )
+    for name, learner in meta_learners.items():
+        check_run_noise(policy.noise_std, learner, plan.settings[name])
     states = start_agents(meta_learners, plan, scaling) if carry is None else carry
     indices = jnp.arange(tasks.start, tasks.stop)
     counts = jnp.asarray(plan.counts[tasks.start : tasks.stop])
@@ -281,8 +292,12 @@ def play_tasks(
             result = jax.tree.map(lambda leaf, number=number: leaf[number], results)
             state, scale_state = states[name]
             data = TaskData(task_features[result.actions], result.rewards, result.explored)
+            usable = jnp.isfinite(result.rewards) & jnp.isfinite(result.regret)
+            if not env.always_finite:
+                data = only_present(data, usable)
             data, units = settled(data, scaling, policy.noise_std, settings[name])
-            state, infos[name] = learner.update(state, data, settings[name])
+            state, info = learner.update(state, data, settings[name])
+            infos[name] = eqx.tree_at(lambda i: i.status, info, draws.status(info.status, usable))
             new_states[name] = state, scaling.update(scale_state, units)
         if progress_fn is not None:
             # The index is the same for all seeds, so that a batch reports each task once.

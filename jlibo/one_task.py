@@ -16,8 +16,17 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jlibo import standardise
-from jlibo.envs.base import AbstractEnv, Task, explore_once, explore_uniformly
+from jlibo.envs.base import (
+    AbstractEnv,
+    Task,
+    explore_once,
+    explore_uniformly,
+    finite_part,
+    move_to_available,
+)
+from jlibo.group_lasso import Status
 from jlibo.policies.base import AbstractPolicy, choose
+from jlibo.posterior import REFRESH_STEPS
 from jlibo.prior import Prior, PriorMixture
 from jlibo.standardise import RAW, AbstractScaling, Moments, with_features
 
@@ -38,6 +47,16 @@ class Draws(eqx.Module):
     noise: Float[Array, " horizon"]
     exploration: Int[Array, " horizon"]
     policy_keys: PRNGKeyArray
+    is_whole: Bool[Array, ""] | None = None
+    """Whether the values of all available candidates were finite; None: known to be."""
+
+    def status(self, solve_status: Int[Array, ""], usable: Bool[Array, " horizon"]) -> Int[Array, ""]:
+        """The task's `Status`: that of the solve after it, unless values or rewards were not finite."""
+        status = solve_status
+        if self.is_whole is not None:
+            is_partial = ~self.is_whole & (status == Status.CONVERGED)
+            status = jnp.where(is_partial, Status.NON_FINITE_VALUES, status)
+        return jnp.where(usable.all(), status, Status.NON_FINITE_REWARDS).astype(jnp.int32)
 
 
 def draw_task(
@@ -50,9 +69,20 @@ def draw_task(
     task_key, noise_key, explore_key, policy_key = jax.random.split(jax.random.fold_in(key, index), 4)
     task = env.task(index, key=task_key)
     noise = env.noise_std * jax.random.normal(noise_key, (horizon,), task.values.dtype)
+    policy_keys = jax.random.split(policy_key, horizon)
     explore = explore_uniformly if repeats else explore_once
-    exploration = explore(task, horizon, key=explore_key)
-    return Draws(task, noise, exploration, jax.random.split(policy_key, horizon))
+    if env.always_finite:
+        return Draws(task, noise, explore(task, horizon, key=explore_key), policy_keys)
+    played = finite_part(task)
+    available = jnp.asarray(played.available)
+    is_whole = (available == (True if task.available is None else task.available)).all()
+    if repeats:
+        # Drawn as if all were finite, so that the check changes no draw of a task where all are.
+        exploration = explore_uniformly(task, horizon, key=explore_key)
+        exploration = move_to_available(exploration, available, key=jax.random.fold_in(explore_key, 1))
+    else:
+        exploration = explore_once(played, horizon, key=explore_key)
+    return Draws(played, noise, exploration, policy_keys, is_whole)
 
 
 def run_task(
@@ -88,7 +118,7 @@ def run_task(
         action = jnp.where(is_forced, explore, chosen)
         value = values[action]
         reward = value + noise
-        columns = standardise.observe(columns, action, reward)
+        columns = standardise.observe(columns, action, reward, refresh=horizon > REFRESH_STEPS)
         if not repeats:
             left = left.at[action].set(False)
             left = jnp.where(left.any(), left, jnp.asarray(playable))

@@ -11,6 +11,11 @@ a sum of squares: it cannot become negative, in float32 after thousands of updat
 O(features^2), plus O(candidates * features) where mean and variance are tracked on a finite candidate set.
 Nothing is ever factorised again, and no shape grows. All is kept in the precision of the prior, whatever
 the precision of the features and rewards that come.
+
+Two limits of floating point are handled here. The variance tracked on candidates is a difference, whose
+absolute error stays while the variance shrinks: in long runs it is computed again from the factor now and
+then (`REFRESH_STEPS`). And noise that is lost beside the prior variance is refused
+(`jlibo.prior.noise_limits`), or moved to the limit where it is traced.
 """
 
 import equinox as eqx
@@ -18,12 +23,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from jlibo.checks import ArrayLike, check_finite, check_range, check_shape
-from jlibo.prior import Prior
+from jlibo.batching import lane_cond
+from jlibo.checks import ArrayLike, check_finite, check_range, check_shape, is_concrete
+from jlibo.prior import Prior, check_noise, largest_variance, noise_limits
 
 HIGHEST = lax.Precision.HIGHEST
+REFRESH_STEPS = 512
+"""Observations between two computations of the tracked variance from the factor."""
 
 
 class Posterior(eqx.Module):
@@ -32,6 +40,7 @@ class Posterior(eqx.Module):
     mean: Float[Array, " features"]
     factor: Float[Array, "features features"]
     noise_std: Float[Array, ""]
+    """As used: within `jlibo.prior.noise_limits`."""
     log_marginal_likelihood: Float[Array, ""]
     information_gain: Float[Array, ""]
     best_reward: Float[Array, ""]
@@ -59,21 +68,30 @@ class Belief(eqx.Module):
 
 
 def init(prior: Prior, noise_std: Float[ArrayLike, ""]) -> Posterior:
-    """The posterior before any observation. `noise_std` > 0 regularises, whatever the true noise is."""
-    check_shape("noise_std", noise_std, ())
-    check_finite("noise_std", noise_std)
-    check_range("noise_std", noise_std, above=0)
+    """The posterior before any observation. `noise_std` > 0 regularises, whatever the true noise is.
+
+    A `noise_std` that the precision cannot hold beside the prior variance raises where it is known now. Where
+    it is traced it is moved to the nearest number that can be held; a negative one gives NaN.
+    """
     dtype = prior.mean.dtype
+    variance = largest_variance(prior.covariance)
+    check_noise(noise_std, variance, dtype)
     zero = jnp.zeros((), dtype)
     return Posterior(
         mean=prior.mean,
         factor=prior.factor(),
-        noise_std=jnp.asarray(noise_std, dtype),
+        noise_std=held_noise(jnp.asarray(noise_std, dtype), variance),
         log_marginal_likelihood=zero,
         information_gain=zero,
         best_reward=zero - jnp.inf,
         num_observations=jnp.zeros((), jnp.int32),
     )
+
+
+def held_noise(noise_std: Float[Array, ""], variance: Float[Array, ""]) -> Float[Array, ""]:
+    """`noise_std`, moved within `noise_limits` for a prior variance of `variance`; NaN if negative."""
+    lower, upper = noise_limits(variance, noise_std.dtype)
+    return jnp.where(noise_std >= 0, jnp.clip(noise_std, lower, upper), jnp.nan)
 
 
 def observe(
@@ -119,16 +137,20 @@ def belief_at(posterior: Posterior, features: Float[Array, "points features"]) -
     """The posterior at any points; O(points * features^2)."""
     features = _check_features(posterior, features, ("points",))
     mean, variance = predict(posterior, features)
+    if is_concrete(variance) and is_concrete(posterior.noise_std):
+        check_noise(posterior.noise_std, variance.max(initial=0), variance.dtype)
     return Belief(mean, variance, features, posterior)
 
 
 def observe_candidate(belief: Belief, index: Int[ArrayLike, ""], reward: Float[ArrayLike, ""]) -> Belief:
     """Condition on a reward at one of the belief's own points; O(points * features).
 
-    The same as `belief_at(observe(...), features)` to round-off, without a product with the factor.
+    The same as `belief_at(observe(...), features)` to round-off, without a product of all points with the
+    factor.
     """
     _check_index(belief, index)
-    return condition(belief, index, _check_reward(reward, belief.posterior.mean.dtype))[0]
+    reward = _check_reward(reward, belief.posterior.mean.dtype)
+    return condition(belief, index, reward, refresh=True)[0]
 
 
 def condition(
@@ -136,6 +158,8 @@ def condition(
     index: Int[ArrayLike, ""],
     reward: Float[Array, "*columns"],
     is_present: bool | Array = True,
+    *,
+    refresh: bool = False,
 ) -> tuple[Belief, Float[Array, "*columns"], Float[Array, ""]]:
     """`observe_candidate` without its checks, for loops; also for several columns of rewards at once.
 
@@ -143,6 +167,9 @@ def condition(
     number of columns: belief.mean [columns, points], posterior.mean [columns, features], reward [columns].
     Where `is_present` is false nothing changes, at the same cost: that is how data are padded. The second
     answer is how far the reward was from its mean, the third 1 / its variance (0 where it is absent).
+
+    With `refresh`, every `REFRESH_STEPS`-th observation computes the variances again from the factor, in
+    O(points * features^2). Shorter runs do without.
     """
     posterior, direction, gain, surprise = _observe(
         belief.posterior, belief.features[index], reward, is_present
@@ -150,7 +177,11 @@ def condition(
     cross = _at_points(direction, belief.features)
     mean = belief.mean + (gain * surprise)[..., None] * cross
     variance = jnp.maximum(belief.variance - cross**2 * gain, 0)
-    return Belief(mean, variance, belief.features, posterior), surprise, gain
+    new = Belief(mean, variance, belief.features, posterior)
+    if refresh:
+        is_due = (posterior.num_observations % REFRESH_STEPS == 0) & is_present
+        new = _refresh(new, is_due)
+    return new, surprise, gain
 
 
 def observe_pending(belief: Belief, index: Int[ArrayLike, ""]) -> Belief:
@@ -169,6 +200,20 @@ def condition_pending(belief: Belief, index: Int[ArrayLike, ""], is_present: boo
     posterior = eqx.tree_at(lambda at: at.factor, belief.posterior, posterior.factor)
     variance = jnp.maximum(belief.variance - cross**2 * gain, 0)
     return Belief(belief.mean, variance, belief.features, posterior)
+
+
+def _refresh(belief: Belief, is_due: Bool[Array, ""]) -> Belief:
+    """The belief with its variances computed from the factor, if that is due."""
+    tracked = belief.variance
+    data = (belief.features, belief.posterior.factor)
+    fresh = lane_cond(is_due, _fresh_variance, *lax.stop_gradient((tracked, data)))
+    # The two are equal but for round-off, so that the derivative is that of the tracked variance.
+    return eqx.tree_at(lambda at: at.variance, belief, fresh + (tracked - lax.stop_gradient(tracked)))
+
+
+def _fresh_variance(_, data):
+    features, factor = data
+    return (jnp.matmul(features, factor, precision=HIGHEST) ** 2).sum(-1)
 
 
 def _at_points(weights: Float[Array, " features"], features: Float[Array, "points features"]) -> Array:

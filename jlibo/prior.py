@@ -27,7 +27,7 @@ from jlibo.features import validate_groups
 class Prior(eqx.Module):
     """w ~ N(mean, covariance); the covariance is its diagonal [features] or a whole matrix.
 
-    `noise_std` is for who has learned that too; without it the policy's own counts.
+    `noise_std`: learned noise; if None, the policy's `noise_std` is used.
     """
 
     mean: Float[Array, " features"]
@@ -54,8 +54,7 @@ class Prior(eqx.Module):
         self.mean = mean.astype(dtype)
         self.covariance = covariance.astype(dtype)
         if noise_std is not None:
-            check_shape("noise_std", noise_std, ())
-            check_range("noise_std", noise_std, above=0)
+            check_noise(noise_std, largest_variance(self.covariance), dtype)
             noise_std = jnp.asarray(noise_std, dtype)
         self.noise_std = noise_std
 
@@ -75,6 +74,44 @@ class Prior(eqx.Module):
             return jnp.einsum("...f,f->...", features**2, self.covariance, precision=lax.Precision.HIGHEST)
         image = jnp.matmul(features, self.covariance, precision=lax.Precision.HIGHEST)
         return jnp.maximum((image * features).sum(-1), 0)
+
+
+def largest_variance(covariance: Float[Array, "..."]) -> Float[Array, ""]:
+    """Largest variance of a single weight; `covariance` is a diagonal or a matrix."""
+    return (covariance if covariance.ndim == 1 else jnp.diagonal(covariance)).max(initial=0)
+
+
+def noise_limits(variance: Float[ArrayLike, ""], dtype: Any) -> tuple[Float[Array, ""] | np.ndarray, float]:
+    """Smallest and largest `noise_std` for which posteriors in `dtype` are accurate.
+
+    `variance` is the prior variance of f, at the point where it is largest. The noise variance is added to
+    it: below `eps * variance` the sum rounds to `variance`, and observations of one point are no longer
+    averaged. Noise whose square or inverse square is out of range is excluded too.
+    """
+    info = jnp.finfo(dtype)
+    numpy_or_jax = np if is_concrete(variance) else jnp
+    lower = numpy_or_jax.sqrt(numpy_or_jax.asarray(variance, dtype)) * float(info.eps) ** 0.5
+    return numpy_or_jax.maximum(lower, float(info.tiny) ** 0.25).astype(dtype), 0.25 * float(info.max) ** 0.5
+
+
+def check_noise(noise_std: Any, variance: Any, dtype: Any) -> None:
+    """Check that `noise_std` is a number that posteriors in `dtype` can hold; see `noise_limits`."""
+    check_shape("noise_std", noise_std, ())
+    check_finite("noise_std", noise_std)
+    check_range("noise_std", noise_std, above=0)
+    if not (is_concrete(noise_std) and is_concrete(variance)):
+        return
+    lower, upper = (float(limit) for limit in noise_limits(np.asarray(variance), dtype))
+    # A float64 limit rounded to float32 must not refuse the limit itself.
+    if not lower * (1 - 1e-6) <= float(noise_std) <= upper:
+        name = jnp.dtype(dtype).name
+        advice = "scale the rewards" if name == "float64" else "use float64, or scale the rewards"
+        fail(
+            "noise_std",
+            f"from {lower:.3g} to {upper:.3g}, as {name} loses smaller noise beside a prior standard "
+            f"deviation of {float(variance) ** 0.5:.3g}, and larger noise overflows ({advice})",
+            float(noise_std),
+        )
 
 
 class PriorMixture(eqx.Module):

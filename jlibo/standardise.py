@@ -13,6 +13,10 @@ Nothing is computed again when the units move. The posterior mean is linear in t
 (reward - centre) / scale, and its covariance does not see them: so the answers to the prior's mean alone, to
 the rewards and to a target of one everywhere are kept as three columns, and the mean in any units is a
 combination of them. So is the likelihood of what was seen, from the products of the columns' surprises.
+
+Squares of rewards of 1e20 or 1e-20 are out of the range of float32. So the rewards' column, and all squares,
+are kept in multiples of a power of two, `unit`, near the largest reward of the task so far. Multiplication by
+a power of two rounds nothing: rewards of ordinary size give the same numbers as without.
 """
 
 import abc
@@ -26,29 +30,9 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jlibo import posterior as gp
 from jlibo.checks import ArrayLike
+from jlibo.moments import Moments, divisor, larger_unit, times, unit_of
 from jlibo.policies.base import hyper_parameter
 from jlibo.prior import Prior, PriorMixture
-
-
-class Moments(eqx.Module):
-    """Number, mean and summed squared deviation of the rewards so far."""
-
-    count: Float[Array, ""]
-    mean: Float[Array, ""]
-    sum_squares: Float[Array, ""]
-
-    @classmethod
-    def empty(cls, dtype: Any) -> "Moments":
-        zero = jnp.zeros((), dtype)
-        return cls(zero, zero, zero)
-
-    def add(self, reward: Float[Array, ""], is_present: bool | Array = True) -> "Moments":
-        """With one more reward (Welford's update, which does not cancel)."""
-        reward = jnp.where(is_present, reward, self.mean)
-        count = self.count + jnp.asarray(is_present, self.count.dtype)
-        step = reward - self.mean
-        mean = self.mean + step / jnp.maximum(count, 1)
-        return Moments(count, mean, self.sum_squares + step * (reward - mean))
 
 
 class Units(eqx.Module):
@@ -147,8 +131,12 @@ class Standardise(AbstractScaling):
             state.num_tasks > 0, jnp.exp(state.total / jnp.maximum(state.num_tasks, 1)), self.guess
         )
         freedom = self.weight + jnp.maximum(moments.count - 1, 0)
-        squares = squares_about(moments.mean, columns)
-        return Units(moments.mean, jnp.sqrt((self.weight * past**2 + squares) / freedom))
+        past = past.astype(moments.mean.dtype)
+        assert columns.unit is not None  # `num_columns` is 3
+        unit = jnp.maximum(columns.unit, unit_of(past))
+        squares = times(squares_about(moments.mean, columns), (columns.unit / unit) ** 2)
+        scale = unit * jnp.sqrt((self.weight * (past / unit) ** 2 + squares) / freedom)
+        return Units(moments.mean, scale)
 
     def settle(self, prior, noise_std, features, rewards, is_present):
         columns = start(prior, features, noise_std, self.num_columns)
@@ -163,10 +151,10 @@ class Standardise(AbstractScaling):
         steps = jnp.arange(rewards.shape[0]), rewards, is_present
         (columns, moments), _ = lax.scan(add, begin, steps)
         squares = squares_about(moments.mean, columns)
+        assert columns.unit is not None
+        scale = columns.unit * jnp.sqrt(squares / jnp.maximum(moments.count - 1, 1))
         # All rewards alike: the task has no scale to tell of, which zero says.
-        known = moments.sum_squares > (1e-6 * moments.mean) ** 2 * moments.count
-        scale = jnp.sqrt(squares / jnp.maximum(moments.count - 1, 1))
-        return Units(moments.mean, jnp.where(known, scale, 0))
+        return Units(moments.mean, jnp.where(moments.differ, scale, 0))
 
     def update(self, state, units):
         known = units.scale > 0
@@ -187,6 +175,8 @@ class Columns(eqx.Module):
     log_determinant: Float[Array, ""]
     log_weights: Float[Array, " components"] | None
     """Of a mixture's components; None for a single prior."""
+    unit: Float[Array, ""] | None
+    """What the column of rewards is in multiples of, as in `Moments`; None for a single column."""
 
 
 def start(
@@ -195,19 +185,27 @@ def start(
     noise_std: Float[ArrayLike, ""],
     num_columns: int,
 ) -> Columns:
-    """The belief before any reward. A prior's own noise goes before `noise_std`."""
+    """The belief before any reward. A prior's own noise goes before `noise_std`.
+
+    Noise that the precision cannot hold beside the largest prior variance at the candidates is moved to the
+    nearest that it can; see `jlibo.prior.noise_limits`.
+    """
 
     def start_one(one: Prior) -> Columns:
         posterior = gp.init(one, noise_std if one.noise_std is None else one.noise_std)
         mean = jnp.matmul(features, one.mean, precision=lax.Precision.HIGHEST)
+        variance = one.variance(features)
+        held = gp.held_noise(posterior.noise_std, variance.max(initial=0))
+        posterior = eqx.tree_at(lambda p: p.noise_std, posterior, held)
         zeros = jnp.zeros(num_columns, mean.dtype)
         posterior = eqx.tree_at(
             lambda p: (p.mean, p.best_reward, p.log_marginal_likelihood),
             posterior,
             (_first_of(one.mean, num_columns), zeros - jnp.inf, zeros),
         )
-        belief = gp.Belief(_first_of(mean, num_columns), one.variance(features), features, posterior)
-        return Columns(belief, jnp.outer(zeros, zeros), jnp.zeros_like(mean[0]), None)
+        belief = gp.Belief(_first_of(mean, num_columns), variance, features, posterior)
+        unit = None if num_columns == 1 else jnp.zeros((), mean.dtype)
+        return Columns(belief, jnp.outer(zeros, zeros), jnp.zeros_like(mean[0]), None, unit)
 
     if isinstance(prior, Prior):
         return start_one(prior)
@@ -221,27 +219,52 @@ def observe(
     reward: Float[Array, ""],
     is_present: bool | Array = True,
     constant: Float[ArrayLike, ""] = 1.0,
+    *,
+    refresh: bool = False,
 ) -> Columns:
     """Condition on a reward at candidate `index`, or do nothing where it is not there.
 
     `constant` is the target of the third column. It is 1 for an observation; for a row that stands for many
-    (see `complete`), it is what the ones of these observations became.
+    (see `complete`), it is what the ones of these observations became. `refresh` as in
+    `posterior.condition`: for runs of more than `posterior.REFRESH_STEPS` observations.
     """
-    num_columns = columns.products.shape[-1]
     reward = jnp.asarray(reward, columns.products.dtype)
-    targets = jnp.stack([jnp.zeros_like(reward), reward, jnp.asarray(constant, reward.dtype)])
-    targets = reward[None] if num_columns == 1 else targets
+    unit, change = columns.unit, None
+    if unit is None:
+        targets = reward[None]
+    else:
+        unit, change = larger_unit(unit, reward, is_present)
+        one = jnp.ones_like(reward)
+        constant = jnp.asarray(constant, reward.dtype)
+        targets = jnp.stack([jnp.zeros_like(reward), reward / divisor(unit), constant])
+        change = jnp.stack([one, change, one])
 
     def observe_one(one: Columns) -> Columns:
-        belief, surprise, gain = gp.condition(one.belief, index, targets, is_present)
+        one = one if change is None else _in_new_unit(one, change)
+        belief, surprise, gain = gp.condition(one.belief, index, targets, is_present, refresh=refresh)
         return Columns(
             belief,
             one.products + gain * jnp.outer(surprise, surprise),
             one.log_determinant - jnp.log(jnp.where(gain > 0, gain, 1)),
             None,
+            unit,
         )
 
     return _each(observe_one, columns, COMPONENTS)
+
+
+def _in_new_unit(columns: Columns, change: Float[Array, " columns"]) -> Columns:
+    """The columns, each multiplied by its change of unit."""
+    columns = eqx.tree_at(
+        lambda c: (c.belief.mean, c.belief.posterior.mean, c.products),
+        columns,
+        replace_fn=lambda leaf: times(leaf, change[:, None]),
+    )
+    return eqx.tree_at(
+        lambda c: (c.belief.posterior.best_reward, c.products),
+        columns,
+        replace_fn=lambda leaf: times(leaf, change),
+    )
 
 
 def complete(
@@ -262,6 +285,10 @@ def complete(
     - `best_reward`: the largest reward.
     """
 
+    unit = divisor(jnp.asarray(columns.unit))
+    in_unit = jnp.stack([1 / unit, jnp.ones_like(unit)])
+    lost_products = lost_products * in_unit * in_unit[:, None]
+
     def complete_one(one: Columns) -> Columns:
         posterior = one.belief.posterior
         variance = posterior.noise_std**2
@@ -276,7 +303,7 @@ def complete(
             (
                 one.products.at[1:, 1:].add(lost_products / variance),
                 one.log_determinant + num_lost * jnp.log(variance),
-                posterior.best_reward.at[1].set(best_reward),
+                posterior.best_reward.at[1].set(best_reward / unit),
                 posterior.num_observations + num_lost.astype(jnp.int32),
             ),
         )
@@ -329,8 +356,9 @@ def squares_about(centre: Float[Array, ""], columns: Columns) -> Float[Array, ""
     """The squared deviations of the rewards from `centre`, in units of what the prior expects them to be.
 
     (y - centre)^T K^-1 (y - centre), K the prior covariance of the rewards with their noise; of a mixture, by
-    its last component, the widest.
+    its last component, the widest. In multiples of `columns.unit` squared.
     """
+    centre = centre if columns.unit is None else centre / divisor(columns.unit)
     products = columns.products if columns.log_weights is None else columns.products[-1]
     squares = products[1, 1] - 2 * centre * products[1, 2] + centre**2 * products[2, 2]
     return jnp.maximum(squares, 0)
@@ -351,7 +379,10 @@ def component_weights(columns: Columns, units: Units) -> Float[Array, " componen
 def _in_units(columns: Columns, units: Units) -> gp.Belief:
     belief, posterior = columns.belief, columns.belief.posterior
     combine = _combination(columns, units)
-    best = units.apply(posterior.best_reward[-1 if len(combine) == 1 else 1])
+    best = (
+        posterior.best_reward[0] if columns.unit is None else posterior.best_reward[1] * divisor(columns.unit)
+    )
+    best = units.apply(best)
     posterior = eqx.tree_at(
         lambda p: (p.mean, p.best_reward, p.log_marginal_likelihood),
         posterior,
@@ -368,9 +399,11 @@ def _log_likelihood(columns: Columns, units: Units) -> Float[Array, ""]:
 
 
 def _combination(columns: Columns, units: Units) -> Float[Array, " columns"]:
-    if columns.products.shape[-1] == 1:
+    if columns.unit is None:
         return jnp.ones(1, columns.products.dtype)
-    return jnp.stack([jnp.ones_like(units.scale), 1 / units.scale, -units.centre / units.scale])
+    return jnp.stack(
+        [jnp.ones_like(units.scale), divisor(columns.unit) / units.scale, -units.centre / units.scale]
+    )
 
 
 def with_features(columns: Columns, features: Float[Array, "points features"] | None) -> Columns:
@@ -388,7 +421,7 @@ def _combine(weights, rows):
 
 # Tree prefixes for `vmap`: components lead every leaf but the features, which all share.
 BELIEFS: Any = gp.Belief(mean=0, variance=0, features=None, posterior=0)  # pyright: ignore
-COMPONENTS: Any = Columns(belief=BELIEFS, products=0, log_determinant=0, log_weights=None)  # pyright: ignore
+COMPONENTS: Any = Columns(belief=BELIEFS, products=0, log_determinant=0, log_weights=None, unit=None)  # pyright: ignore
 
 
 def _each(fn, columns: Columns, out_axes):

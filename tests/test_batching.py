@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jlibo.batching import lane_by_lane, lane_while
+from jlibo.batching import lane_by_lane, lane_cond, lane_while
 
 
 class Calls:
@@ -132,3 +132,31 @@ def test_constant_arrays_within_a_cond_that_has_lanes(wrap):
         lambda flag: jax.lax.cond(flag, jax.vmap(wrap(run)), lambda _: -jnp.ones((4, 3)), limits)
     )
     np.testing.assert_array_equal(inner(flags), expected)
+
+
+NEEDED = {"none": [False] * 4, "one": [False, True, False, False], "all": [True] * 4}
+
+
+@pytest.mark.parametrize("needed", NEEDED.values(), ids=NEEDED.keys())
+@pytest.mark.parametrize("shared", [False, True], ids=["own data", "shared data"])
+def test_lane_cond_is_computed_for_a_batch_that_needs_it_and_only_where_it_is_needed(needed, shared):
+    state, data = np.arange(8.0).reshape(4, 2), np.array([[3.0], [4.0], [5.0], [6.0]])
+    data, axis = (data[0], None) if shared else (data, 0)
+
+    def run(calls, is_needed, state, data):
+        def fn(state, data):
+            jax.debug.callback(calls, state[0])
+            return state * data
+
+        return lane_cond(is_needed, fn, state, data)
+
+    calls = Calls()
+    nested = jax.vmap(jax.vmap(partial(run, calls), (0, 0, axis)), (None, 0, None))
+    out = jax.jit(nested)(np.array(needed), np.stack([state, -state]), data)
+    jax.effects_barrier()
+    expected = np.where(np.array(needed)[:, None], state * data, state)
+    np.testing.assert_array_equal(out, np.stack([expected, -expected]))
+    assert calls.count == (8 if any(needed) else 0)
+    for lane in range(4):
+        one = lane_cond(needed[lane], lambda s, d: s * d, state[lane], data if shared else data[lane])
+        np.testing.assert_array_equal(one, expected[lane])

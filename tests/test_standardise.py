@@ -297,7 +297,7 @@ def test_the_evidence_finds_the_prior_that_the_rewards_came_from():
 
 def test_a_component_that_is_impossible_never_matters():
     priors, (indices, rewards) = three_priors(), data(6)
-    wild = Prior(np.full(9, 1e6), 1e12 * np.eye(9), 1e-3)
+    wild = Prior(np.full(9, 1e6), 1e12 * np.eye(9), 0.1)
     units = Units(jnp.asarray(5.0), jnp.asarray(20.0))
     without = seen(mixture(priors, [0.5, 0.2, 0.3]), indices, rewards)
     for other in (wild, priors[0]):
@@ -380,6 +380,20 @@ def test_an_absent_reward_leaves_the_moments(nothing):
     moments = moments_of([1.0, 4.0, 2.5])
     jax.tree.map(equal, moments.add(jnp.asarray(nothing), False), moments)
     jax.tree.map(equal, moments.add(jnp.asarray(nothing), jnp.asarray(False)), moments)
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e-20, 1.0, 1e19, 1e30])
+@pytest.mark.parametrize("offset", [0.0, 3.0])
+def test_moments_of_rewards_whose_squares_are_out_of_range(size, offset):
+    rewards = (size * (offset + np.random.default_rng(0).normal(size=40))).astype(np.float32)
+    moments, exact = moments_of(rewards, dtype=np.float32), rewards.astype(np.float64)
+    close(moments.mean, exact.mean(), rtol=1e-5, atol=1e-6 * size)
+    close(np.sqrt(float(moments.squares)) * float(moments.unit), np.sqrt(40) * exact.std(), rtol=1e-5)
+    assert moments.differ
+    # In any order of magnitude within one task too, the largest of them rules.
+    mixed = (rewards * 10.0 ** np.random.default_rng(1).uniform(-20, 0, 40)).astype(np.float32)
+    moments, exact = moments_of(mixed, dtype=np.float32), mixed.astype(np.float64)
+    close(np.sqrt(float(moments.squares)) * float(moments.unit), np.sqrt(40) * exact.std(), rtol=1e-5)
 
 
 def past(*scales):
@@ -539,6 +553,35 @@ def test_single_precision_bears_an_offset_of_a_hundred_scales(offset):
     columns, moments = seen(cast(prior, np.float32), indices, rewards), moments_of(rewards, dtype=np.float32)
     units = Standardise().units(cast(NO_PAST, np.float32), moments, columns)
     close(units.scale, exact.scale, rtol=0.02)
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e-20, 1e19, 1e30])
+def test_units_of_rewards_whose_squares_are_out_of_range(size):
+    """In single precision, against double: while a task is played, and once it is finished."""
+    prior, (indices, rewards) = general_prior(), data(3, scale=1.0, centre=2.0)
+    exact, _ = units_after(Standardise(), NO_PAST, prior, indices, rewards)
+    narrow = cast(prior, np.float32)
+    own = (size * rewards).astype(np.float32)
+    columns, moments = seen(narrow, indices, own), moments_of(own, dtype=np.float32)
+    scaling = cast(Standardise(guess=size), np.float32)
+    units = scaling.units(cast(NO_PAST, np.float32), moments, columns)
+    close(units.scale / size, exact.scale, rtol=1e-3)
+    close(units.centre / size, exact.centre, rtol=1e-3)
+    belief, wide = belief_in(columns, units), belief_in(seen(prior, indices, rewards), exact)
+    close(belief.mean, wide.mean, atol=1e-2)
+    close(belief.posterior.best_reward, wide.posterior.best_reward, rtol=1e-3)
+    close(belief.posterior.log_marginal_likelihood, wide.posterior.log_marginal_likelihood, rtol=1e-3)
+    rows, present = jnp.asarray(PHI[indices], np.float32), np.ones(NUM, bool)
+    finished = quick_jit(lambda *args: scaling.settle(*args))(narrow, np.float32(NOISE), rows, own, present)
+    close(finished.scale / size, settled(indices, rewards).scale, rtol=1e-3)
+    state = scaling.update(cast(NO_PAST, np.float32), finished)
+    # Between tasks as different as the precision allows, neither scale breaks the other.
+    for other in (1e-30, 1.0, 1e30):
+        other_rewards = (other * rewards).astype(np.float32)
+        columns, moments = seen(narrow, indices, other_rewards), moments_of(other_rewards, dtype=np.float32)
+        units = scaling.units(state, moments, columns)
+        assert units.scale > 0 and np.isfinite(units.scale)
+        assert np.isfinite(belief_in(columns, units).mean).all()
 
 
 # --- whole runs ---
@@ -754,6 +797,63 @@ def test_rewards_in_other_units_change_no_action(runs, multiple, shift):
         close(other[name].regret, multiple * result.regret, rtol=1e-6, atol=1e-9 * multiple)
         if name == "recorder":
             close(other[name].carry[0][1], result.carry[0][1], rtol=1e-6, atol=1e-7)
+
+
+SCALE_LEARNERS = {
+    "matrix": LEARNERS["matrix"],
+    "mixture": LEARNERS["mixture"],
+    "flibo": FederatedMetaKGL(0.05, 0.05, 0.5, data="all"),
+}
+
+
+@pytest.fixture(scope="module")
+def scaled_run():
+    """A run with every reward multiplied and shifted, in single or double precision."""
+
+    @quick_jit
+    def run(values, points, multiple, shift):
+        env = eqx.tree_at(lambda env: env.noise_std, TableEnv(values, points), 0.2 * multiple)
+        values = jnp.where(env.available, multiple * values + multiple * shift, 0)
+        env = eqx.tree_at(lambda env: env.values, env, values)
+        scaling = Standardise(guess=multiple)
+        return run_agents(env, FOURIER, POLICY, SCALE_LEARNERS, scaling=scaling, **SIZES, key=KEY)
+
+    def of(dtype, exponent, shift):
+        multiple = dtype(2.0**exponent)
+        return run(VALUES.T.astype(dtype), POINTS.astype(dtype), multiple, dtype(shift))
+
+    return of
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("shift", [0.0, -3.0])
+def test_rewards_times_any_power_of_two_change_no_action(scaled_run, dtype, shift):
+    """Nothing is rounded differently, so that actions and selections are equal, and not only alike."""
+    plain = scaled_run(dtype, 0, shift)
+    span = range(-90, 91, 15) if dtype == np.float32 else (-900, -400, -90, 400, 900)
+    for exponent in span:
+        for name, result in scaled_run(dtype, exponent, shift).items():
+            equal(result.actions, plain[name].actions)
+            equal(result.support, plain[name].support)
+            assert (np.asarray(result.status) == 0).all()
+    assert len(np.unique(plain["flibo"].actions)) > 5 and np.asarray(plain["flibo"].support).any()
+
+
+@pytest.mark.parametrize("size", [1e-20, 1e19])
+def test_rewards_out_of_range_when_squared_are_learned_from_without_a_guess(size):
+    """With the default guess of one, which is wrong by twenty orders: later tasks know better."""
+    env = TableEnv((size * VALUES.T).astype(np.float32), POINTS.astype(np.float32))
+    learners = {"flibo": SCALE_LEARNERS["flibo"]}
+    run = quick_jit(partial(run_agents, scaling=Standardise(), **SIZES))
+    result = run(env, FOURIER, POLICY, learners, key=KEY)["flibo"]
+    assert np.isfinite(np.asarray(result.regret)).all() and np.asarray(result.support).any(1).all()
+    total, count = (float(leaf) for leaf in result.carry[1].__dict__.values())
+    assert count == NUM_TASKS and abs(np.exp(total / count) / size) < 30
+    plain = run(
+        TableEnv(VALUES.T.astype(np.float32), POINTS.astype(np.float32)), FOURIER, POLICY, learners, key=KEY
+    )
+    last = np.asarray(result.regret[-1]).sum() / size, np.asarray(plain["flibo"].regret[-1]).sum()
+    assert last[0] < 3 * last[1] + 0.5
 
 
 def test_each_task_may_have_a_zero_of_its_own(runs):

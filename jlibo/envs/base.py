@@ -1,11 +1,15 @@
 """What an environment is: candidates to play, and one task after another that says what they are worth."""
 
 import abc
+from typing import ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from jlibo.checks import fail, is_concrete
 
 
 class Task(eqx.Module):
@@ -18,12 +22,20 @@ class Task(eqx.Module):
     points: Float[Array, "candidates dim"] | None = None
     """This task's own candidates; None: those of the environment."""
 
+    def __check_init__(self):
+        if not (is_concrete(self.values) and is_concrete(self.available)) or np.ndim(self.values) != 1:
+            return
+        available = True if self.available is None else np.asarray(self.available)
+        if not (np.isfinite(self.values) & available).any():
+            fail("values", "finite for at least one available candidate", "no such candidate")
+
     @property
     def best_value(self) -> Float[Array, ""]:
-        """f_s(x*_s), the value that regret is measured from."""
+        """f_s(x*_s), the value that regret is measured from; NaN where nothing can be played."""
         if self.available is None:
             return self.values.max()
-        return jnp.where(self.available, self.values, -jnp.inf).max()
+        best = jnp.where(self.available, self.values, -jnp.inf).max()
+        return jnp.where(jnp.any(self.available), best, jnp.nan)
 
 
 class AbstractEnv(eqx.Module):
@@ -31,10 +43,31 @@ class AbstractEnv(eqx.Module):
 
     candidates: eqx.AbstractVar[Float[Array, "candidates dim"]]
     noise_std: eqx.AbstractVar[Float[Array, ""]]
+    always_finite: ClassVar[bool] = False
+    """Whether the values of available candidates are known to be finite. If not, runs check them: candidates
+    whose value is NaN or infinite are not played, and the result's `status` reports them."""
 
     @abc.abstractmethod
     def task(self, index: Int[Array, ""], *, key: PRNGKeyArray) -> Task:
         """Task number `index`, counted from 0. `key` is the task's own."""
+
+
+def finite_part(task: Task) -> Task:
+    """The task without the candidates whose value is NaN or infinite."""
+    is_finite = jnp.isfinite(task.values)
+    available = is_finite if task.available is None else is_finite & task.available
+    return Task(jnp.where(available, task.values, 0), available, task.points)
+
+
+def move_to_available(
+    draws: Int[Array, " draws"], available: Bool[Array, " candidates"], *, key: PRNGKeyArray
+) -> Int[Array, " draws"]:
+    """The draws, with those of unavailable candidates replaced by uniform draws from the available ones."""
+    counts = jnp.cumsum(available.astype(jnp.int32))
+    places = jax.random.uniform(key, draws.shape) * counts[-1]
+    others = jnp.searchsorted(counts, places.astype(jnp.int32), side="right")
+    others = jnp.minimum(others, available.shape[0] - 1).astype(draws.dtype)
+    return jnp.where(available[draws], draws, others)
 
 
 def explore_uniformly(task: Task, num_draws: int, *, key: PRNGKeyArray) -> Int[Array, " draws"]:

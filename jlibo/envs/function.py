@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from jlibo.checks import check_shape
+from jlibo.checks import check_finite, check_shape
 from jlibo.envs.base import AbstractEnv, Task
 from jlibo.policies.base import hyper_parameter
 
@@ -17,6 +17,7 @@ class FunctionEnv(AbstractEnv):
     """Task s is `reward_fn(point, parameters)` with `parameters = draw_fn(index, key)`.
 
     Both are jittable; the parameters are any pytree. A fixed list of tasks: let `draw_fn` index into it.
+    Where a value is NaN or infinite the candidate is never played.
     """
 
     candidates: Float[Array, "candidates dim"]
@@ -26,6 +27,7 @@ class FunctionEnv(AbstractEnv):
 
     def __check_init__(self):
         check_shape("candidates", self.candidates, ("candidates", "dim"))
+        check_finite("candidates", self.candidates)
 
     def task(self, index, *, key):
         parameters = self.draw_fn(index, key)

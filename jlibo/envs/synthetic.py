@@ -8,6 +8,8 @@
 | `noise_std`     | sigma, 0.1                                                                      |
 """
 
+from typing import ClassVar
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -27,6 +29,7 @@ MAX_DRAWS = 10_000
 class SyntheticEnv(AbstractEnv):
     """Tasks whose functions live on the base kernels in `support`. See `SyntheticEnv.draw`."""
 
+    always_finite: ClassVar[bool] = True
     groups: tuple[int, ...] = eqx.field(static=True)
     support: Bool[Array, " groups"]
     candidates: Float[Array, "candidates dim"]

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -23,6 +24,7 @@ class TableEnv(AbstractEnv):
     [tasks, candidates, dim]; tasks with fewer configurations are padded with NaN values.
     """
 
+    always_finite: ClassVar[bool] = True
     candidates: Float[Array, "candidates dim"]
     values: Float[Array, "tasks candidates"]
     available: Bool[Array, "tasks candidates"]

@@ -4,13 +4,15 @@ import abc
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from jlibo.checks import is_concrete
 from jlibo.exploration import AbstractExploration
 from jlibo.group_lasso import Solution, Status
-from jlibo.prior import Prior, PriorMixture, support_prior
+from jlibo.prior import Prior, PriorMixture, check_noise, largest_variance, support_prior
 
 
 class Setting(eqx.Module):
@@ -47,6 +49,12 @@ class TaskData(eqx.Module):
     @property
     def is_present(self) -> Bool[Array, " horizon"]:
         return jnp.ones_like(self.explored) if self.present is None else self.present
+
+
+def only_present(data: TaskData, present: Bool[Array, " horizon"]) -> TaskData:
+    """The task with only those steps that are `present`; the rewards of the others are zero."""
+    rewards = jnp.where(present, data.rewards, 0)
+    return TaskData(data.features, rewards, data.explored & present, data.is_present & present)
 
 
 class MetaInfo(eqx.Module):
@@ -93,6 +101,22 @@ def info_of(support: Bool[Array, " groups"], solution: Solution | None, setting:
         status = jnp.asarray(Status.CONVERGED, jnp.int32)
         return MetaInfo(support, fell_back, status, jnp.zeros((), setting.dtype), zero)
     return MetaInfo(support, fell_back, solution.status, solution.gap, solution.num_steps)
+
+
+def check_run_noise(noise_std: Any, learner: AbstractMetaLearner, setting: Setting) -> None:
+    """Refuse noise, the policy's or the learner's own, that a run cannot hold, where it is known now.
+
+    The prior variance is that of an average of base kernels, one or so, unless the learner brings priors of
+    its own. Noise that is traced is moved within the limits, see `jlibo.posterior.init`.
+    """
+    leaves = jax.tree.leaves(learner, is_leaf=lambda leaf: isinstance(leaf, Prior))
+    variances = [largest_variance(leaf.covariance) for leaf in leaves if isinstance(leaf, Prior)]
+    variances = variances or [np.ones(())]
+    # A learner with several priors may use the narrowest of them.
+    variance = min(map(float, variances)) if all(map(is_concrete, variances)) else 0.0
+    for number in (noise_std, getattr(learner, "noise_std", None)):
+        if number is not None:
+            check_noise(number, variance, setting.dtype)
 
 
 def no_support(setting: Setting) -> Bool[Array, " groups"]:
