@@ -31,6 +31,8 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from jlibo.units import near_one
+
 CHECK_STEPS = 10
 """Steps between two looks at the duality gap."""
 
@@ -121,9 +123,15 @@ class Problem(eqx.Module):
         product = jnp.einsum("snf,sn->sf", self.design, residual, precision=lax.Precision.HIGHEST)
         return 2 / self.num_rows * product
 
-    def norms(self, values: Float[Array, "tasks features"]) -> Float[Array, " features"]:
-        """The norm of each feature's group, over all tasks."""
+    def quick_norms(self, values: Float[Array, "tasks features"]) -> Float[Array, " features"]:
+        """The norm of each feature's group, over all tasks, of values whose squares neither overflow nor
+        underflow."""
         return jnp.sqrt(self.groups.totals((values**2).sum(0)))
+
+    def norms(self, values: Float[Array, "tasks features"]) -> Float[Array, " features"]:
+        """The norm of each feature's group, over all tasks, of values of any size: for the certificate."""
+        values, unit = near_one(values)
+        return unit * self.quick_norms(values)
 
     def objective(self, coef, residual) -> Float[Array, ""]:
         penalty = (self.norms(coef) * self.groups.shares(coef.dtype)).sum()
@@ -191,7 +199,7 @@ def step(problem: Problem, lipschitz, coef, previous_coef, momentum):
     next_momentum = (1 + jnp.sqrt(1 + 4 * momentum**2)) / 2
     ahead = coef + (momentum - 1) / next_momentum * (coef - previous_coef)
     moved = ahead + problem.gradient(problem.residual(ahead)) / lipschitz
-    shrink = 1 - problem.lam / lipschitz / jnp.maximum(problem.norms(moved), tiny)
+    shrink = 1 - problem.lam / lipschitz / jnp.maximum(problem.quick_norms(moved), tiny)
     new_coef = moved * jnp.maximum(shrink, 0)
     overshoot = ((new_coef - ahead) * (new_coef - coef)).sum() < 0
     return new_coef, coef, jnp.where(overshoot, 1, next_momentum)
@@ -201,7 +209,7 @@ def advance(state: Iterate, problem: Problem) -> Iterate:
     """`CHECK_STEPS` steps, then a look at where they led.
 
     Steps that were too long for the curvature they met raise the objective: they are taken back, and the
-    next ones are half as long.
+    next ones are half as long. Steps that overflowed are taken back whatever their length.
     """
     coef, previous_coef, momentum = lax.fori_loop(
         0,
@@ -213,7 +221,8 @@ def advance(state: Iterate, problem: Problem) -> Iterate:
     gradient = problem.gradient(residual)
     objective = problem.objective(coef, residual)
     round_off = 10 * jnp.finfo(coef.dtype).eps * state.objective
-    good = (objective <= state.objective + round_off) | (state.lipschitz >= state.lipschitz_bound)
+    at_bound = (state.lipschitz >= state.lipschitz_bound) & jnp.isfinite(objective)
+    good = (objective <= state.objective + round_off) | at_bound
     new = Iterate(
         coef=coef,
         residual=residual,
