@@ -46,7 +46,7 @@ from jlibo.proximal import (
 from jlibo.scaled_problem import group_norms, rounded_up, scaled_problem
 from jlibo.solution import Solution as Solution
 from jlibo.solution import Status as Status
-from jlibo.units import times_power_of_two
+from jlibo.units import LARGEST, times_power_of_two
 
 PRECISION_FLOOR = 32
 """The smallest relative gap that is asked for, in units of rounding: 4e-6 in float32, 7e-15 in float64."""
@@ -203,7 +203,7 @@ def _present(array, mask):
 @partial(jax.jit, static_argnames="ids")
 def _lambda_max(design, targets, mask, *, ids):
     problem, units = scaled_problem(design, targets, mask, jnp.zeros((), design.dtype), ids)
-    return rounded_up(problem.norms(problem.gradient(problem.targets)).max(), units.lam)
+    return rounded_up(problem.safe_norms(problem.gradient(problem.targets)).max(), units.lam)
 
 
 @partial(jax.jit, static_argnames="ids")
@@ -247,7 +247,7 @@ def _solve_one(ids, design, targets, mask, lam, init, tol, max_steps):
         left = problem.residual(init)
         # False for an `init` that is not finite, or whose objective is not.
         is_better = problem.objective(init, left) < at_zero
-        zero_is_optimal = problem.norms(zero_gradient).max() <= problem.lam
+        zero_is_optimal = problem.safe_norms(zero_gradient).max() <= problem.lam
         from_init = usable & is_better & ~zero_is_optimal
         coef, residual = jnp.where(from_init, init, coef), jnp.where(from_init, left, residual)
         gradient = problem.gradient(residual)
@@ -258,12 +258,14 @@ def _solve_one(ids, design, targets, mask, lam, init, tol, max_steps):
     for size in working_set_sizes(coef.shape[1]):
         state = eqx.tree_at(lambda s: s.outgrown, state, is_crowded(state.coef, size))
         state = lane_while(_unfinished, partial(_round, ids=ids, size=size), state, data)
-    scaled_coef, gap, num_steps = lax.cond(_uncertified(state, data), _all_features, _as_it_is, state, data)
+    state = lax.cond(_uncertified(state, data), _all_features, lambda state, data: state, state, data)
 
-    coef = times_power_of_two(scaled_coef, units.coef)
-    fits = jnp.isfinite(group_norms(coef, ids)).all()
-    excess = _excess(problem, at_zero, scaled_coef - times_power_of_two(coef, -units.coef))
-    fits &= (gap + excess <= target_gap) | (gap > jnp.maximum(target_gap, excess))
+    gap, num_steps = state.gap, state.num_steps
+    coef = times_power_of_two(state.coef, units.coef)
+    excess = _excess(problem, state, at_zero, state.coef - times_power_of_two(coef, -units.coef))
+    # What ranges took away must neither make an answer of a solve that is none, nor count as too few steps.
+    fits = (gap + excess <= target_gap) | (gap > jnp.maximum(target_gap, excess))
+    fits &= jnp.isfinite(group_norms(coef, ids)).all()
     status = jnp.where(gap <= target_gap, Status.CONVERGED, Status.STEP_LIMIT)
     status = jnp.where(fits, status, Status.OUT_OF_RANGE)
     status = jnp.where(has_rows, status, Status.NO_ROWS)
@@ -274,14 +276,18 @@ def _solve_one(ids, design, targets, mask, lam, init, tol, max_steps):
     return jnp.where(usable, coef, jnp.nan), jnp.where(usable, gap, jnp.nan), num_steps, status
 
 
-def _excess(problem: Problem, at_zero, lost):
-    """At most how much the objective grows when `lost` is taken off coefficients no worse than zero.
+def _excess(problem: Problem, state: Progress, at_zero, lost):
+    """At most how much the objective at the answer exceeds what `state.gap` says, for want of range.
 
-    Predictions change by at most `change`, and the root mean square of the residual is at most that at zero.
+    The first part is what the coefficients lost in the caller's units. It changes predictions by at most
+    `change`, and the root mean square of the residual is at most that at zero. The second part is what the gap
+    did not see because squares underflow.
     """
     lost = jnp.abs(lost)
-    change = jnp.abs(problem.design).max() * lost.sum(1).max()
-    return (2 * jnp.sqrt(at_zero) + change) * change + problem.lam * lost.sum()
+    change = LARGEST * lost.sum(1).max()
+    excess = (2 * jnp.sqrt(at_zero) + change) * change + problem.lam * lost.sum()
+    gap = problem.gap(state.coef, state.residual, state.gradient, safe=True)
+    return excess + jnp.where(gap > 1.01 * state.gap, gap - state.gap, 0)
 
 
 def _uncertified(state, data):
@@ -301,12 +307,8 @@ def _round(state: Progress, data, *, ids, size):
 def _all_features(state: Progress, data):
     problem, _, _ = data
     iterate = start(problem, state.coef, state.residual, state.gradient, state.num_steps)
-    iterate = lane_while(_uncertified, lambda at, data: advance(at, data[0]), iterate, data)
-    return iterate.coef, iterate.gap, iterate.num_steps
-
-
-def _as_it_is(state: Progress, data):
-    return state.coef, state.gap, state.num_steps
+    at = lane_while(_uncertified, lambda at, data: advance(at, data[0]), iterate, data)
+    return Progress(at.coef, at.residual, at.gradient, at.gap, at.num_steps, state.outgrown)
 
 
 def _solve_forward(ids, design, targets, mask, lam, init, tol, max_steps):

@@ -123,25 +123,28 @@ class Problem(eqx.Module):
         product = jnp.einsum("snf,sn->sf", self.design, residual, precision=lax.Precision.HIGHEST)
         return 2 / self.num_rows * product
 
-    def quick_norms(self, values: Float[Array, "tasks features"]) -> Float[Array, " features"]:
-        """The norm of each feature's group, over all tasks, of values whose squares neither overflow nor
-        underflow."""
+    def norms(self, values: Float[Array, "tasks features"]) -> Float[Array, " features"]:
+        """The norm of each feature's group, over all tasks. Values below 1e-19 count as zero in float32."""
         return jnp.sqrt(self.groups.totals((values**2).sum(0)))
 
-    def norms(self, values: Float[Array, "tasks features"]) -> Float[Array, " features"]:
-        """The norm of each feature's group, over all tasks, of values of any size: for the certificate."""
+    def safe_norms(self, values: Float[Array, "tasks features"]) -> Float[Array, " features"]:
+        """`norms`, whatever the size of the values; too dear for a step."""
         values, unit = near_one(values)
-        return unit * self.quick_norms(values)
+        return unit * self.norms(values)
 
     def objective(self, coef, residual) -> Float[Array, ""]:
         penalty = (self.norms(coef) * self.groups.shares(coef.dtype)).sum()
         return (residual**2).sum() / self.num_rows + self.lam * penalty
 
-    def gap(self, coef, residual, gradient) -> Float[Array, ""]:
-        """The duality gap at `coef`: an upper bound on how far its objective is from the minimum."""
+    def gap(self, coef, residual, gradient, *, safe: bool = False) -> Float[Array, ""]:
+        """The duality gap at `coef`: an upper bound on how far its objective is from the minimum.
+
+        With `safe`, also where all of the gradient is so small that its squares underflow.
+        """
         tiny = jnp.finfo(coef.dtype).tiny
         energy = (residual**2).sum()
-        feasible = self.lam / jnp.maximum(self.norms(gradient).max(), tiny)
+        steepest = (self.safe_norms if safe else self.norms)(gradient).max()
+        feasible = self.lam / jnp.maximum(steepest, tiny)
         best = (residual * self.targets).sum() / jnp.maximum(energy, tiny)
         scale = jnp.clip(best, 0, feasible)
         penalty = self.lam * self.norms(coef) - scale * self.groups.totals((coef * gradient).sum(0))
@@ -199,7 +202,7 @@ def step(problem: Problem, lipschitz, coef, previous_coef, momentum):
     next_momentum = (1 + jnp.sqrt(1 + 4 * momentum**2)) / 2
     ahead = coef + (momentum - 1) / next_momentum * (coef - previous_coef)
     moved = ahead + problem.gradient(problem.residual(ahead)) / lipschitz
-    shrink = 1 - problem.lam / lipschitz / jnp.maximum(problem.quick_norms(moved), tiny)
+    shrink = 1 - problem.lam / lipschitz / jnp.maximum(problem.norms(moved), tiny)
     new_coef = moved * jnp.maximum(shrink, 0)
     overshoot = ((new_coef - ahead) * (new_coef - coef)).sum() < 0
     return new_coef, coef, jnp.where(overshoot, 1, next_momentum)

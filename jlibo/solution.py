@@ -29,7 +29,7 @@ _WORDS = {
     Status.NEGATIVE_LAM: "negative lam: lam should be >= 0",
     Status.NO_ROWS: "no rows: the mask leaves no row to fit",
     Status.OUT_OF_RANGE: (
-        "out of range: the coefficients are too large or too small for their dtype; "
+        "out of range: coefficients too large or too small for their dtype, or columns of very unlike size; "
         "rescale design or targets, or use float64"
     ),
 }

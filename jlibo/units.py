@@ -36,9 +36,10 @@ def times_power_of_two(values: Float[Array, "..."], exponent: Int[Array, ""]) ->
     that it overflows or underflows only if the result does.
     """
     part = exponent // 4
-    for share in (part, part, part, exponent - 3 * part):
-        values = values * _rounded_to_power(jnp.exp2(share.astype(values.dtype)))
-    return values
+    power, last = (
+        _rounded_to_power(jnp.exp2(share.astype(values.dtype))) for share in (part, exponent - 3 * part)
+    )
+    return values * power * power * power * last
 
 
 def _power_near(values):
@@ -46,14 +47,21 @@ def _power_near(values):
     most = 2.0 ** (kind.maxexp - 3)  # its inverse is a normal number too
     largest = jnp.abs(lax.stop_gradient(values)).max()
     largest = jnp.where(largest == 0, 1, jnp.clip(largest, 1 / most, most))
-    # XLA multiplies constants with each other first, whether or not that overflows. Where the values are known
-    # to it, so is the power: the barrier hides it.
-    return lax.optimization_barrier(_rounded_to_power(largest))
+    return _rounded_to_power(largest)
 
 
 def _rounded_to_power(value):
-    """The nearest power of two. Exact where `value` is one up to rounding, and opaque to the compiler."""
-    return lax.reduce_precision(value, exponent_bits=jnp.finfo(value.dtype).nexp, mantissa_bits=0)
+    """The nearest power of two, as a number that the compiler does not look into.
+
+    XLA would multiply constants with each other first, whether or not that overflows, and compute the power
+    anew for every entry that it multiplies.
+    """
+    bits = jnp.finfo(value.dtype).nexp
+    return lax.optimization_barrier(lax.reduce_precision(value, exponent_bits=bits, mantissa_bits=0))
+
+
+LARGEST = 8
+"""No entry of design or targets is larger in their units: 1.5 by the nearest power, 8 at the range's end."""
 
 
 class Units(eqx.Module):
