@@ -280,8 +280,8 @@ def _excess(problem: Problem, state: Progress, at_zero, lost):
     """At most how much the objective at the answer exceeds what `state.gap` says, for want of range.
 
     The first part is what the coefficients lost in the caller's units. It changes predictions by at most
-    `change`, and the root mean square of the residual is at most that at zero. The second part is what the gap
-    did not see because squares underflow.
+    `change`, and the root mean square of the residual is at most that at zero. The second part is what the
+    gap did not see because squares underflow.
     """
     lost = jnp.abs(lost)
     change = LARGEST * lost.sum(1).max()
