@@ -29,7 +29,7 @@ class Case(NamedTuple):
 
 
 def spoil(rng, problem):
-    """Zero, equal or unlike columns, tasks without rows, zero targets, garbage where no row is: some of them."""
+    """Zero, equal or unlike columns, tasks without rows, zero targets, garbage in absent rows: some of it."""
     design, targets, mask = (np.array(field) for field in problem[:3])
     num_features = design.shape[2]
     some = rng.permutation(num_features)[: rng.integers(1, num_features // 2)]
