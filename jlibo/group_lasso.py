@@ -317,7 +317,9 @@ def _solve_forward(ids, design, targets, mask, lam, init, tol, max_steps):
 
 
 def _solve_backward(ids, saved, cotangents):
-    design_bar, targets_bar, lam_bar = implicit_gradients(ids, *saved, cotangents[0])
+    design, targets, mask, lam, coef = saved
+    bars = implicit_gradients(ids, design, targets, mask, lam, coef, cotangents[0])
+    design_bar, targets_bar, lam_bar = bars
     return design_bar, targets_bar, None, lam_bar, None, None, None
 
 
