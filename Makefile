@@ -6,6 +6,7 @@ PEERS_VENV ?= .venv-peers
 TABLES_VENV ?= .venv-tables
 TUNERS_VENV ?= .venv-tuners
 GPJAX_VENV ?= .venv-gpjax
+PYTHONS ?= 3.11 3.12 3.13
 PYTEST_ARGS ?= -n 2 --dist loadfile
 DEMO_ARGS ?= reproduce lifelong-cosine --seeds 20 --out out
 BENCH_ARGS ?=
@@ -22,7 +23,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo test test-slow unit lint format typecheck check bench automl peers tuners gpjax \
+.PHONY: help install demo test test-slow test-pythons unit lint format typecheck check bench automl peers tuners gpjax \
   tables tables-env notebooks clean distclean
 
 help: ## show this list
@@ -108,6 +109,17 @@ test-slow: $(VENV)/.installed ## the slow tests
 	@JLIBO_TABLES_PYTHON="$(abspath $(TABLES_VENV))/bin/python" \
 	  "$(BIN)/python" -m pytest $(PYTEST_ARGS) -m slow --timeout 3600
 
+test-pythons: ## the tests on every supported Python that is here or that uv can fetch
+	@missing=""; failed=""; tested=""; \
+	for version in $(PYTHONS); do \
+	  python=$$(.ci/find_python $$version) || { missing="$$missing $$version"; continue; }; \
+	  echo "== Python $$version: $$python"; \
+	  if $(MAKE) --no-print-directory unit PYTHON="$$python" VENV=".venv-$$version"; \
+	  then tested="$$tested $$version"; else failed="$$failed $$version"; fi; \
+	done; \
+	echo "tested:$${tested:- none}; failed:$${failed:- none}; not on this machine:$${missing:- none}"; \
+	[ -z "$$failed" ] && [ -n "$$tested" ]
+
 lint: $(VENV)/.installed ## ruff: rules and format
 	@"$(BIN)/ruff" check --output-format concise .
 	@"$(BIN)/ruff" format --check .
@@ -149,4 +161,4 @@ clean: ## remove caches and build products
 	@find jlibo tests benchmarks -type d -name __pycache__ -prune -exec rm -rf {} +
 
 distclean: clean ## remove the environments too
-	@rm -rf "$(VENV)" "$(PEERS_VENV)" "$(TABLES_VENV)" "$(TUNERS_VENV)" "$(GPJAX_VENV)"
+	@rm -rf "$(VENV)" "$(PEERS_VENV)" "$(TABLES_VENV)" "$(TUNERS_VENV)" "$(GPJAX_VENV)" $(PYTHONS:%=.venv-%)

@@ -1,5 +1,8 @@
 """jlibo: lifelong Bayesian optimisation as pure functions of arrays and a key."""
 
+from jlibo import startup as _startup  # noqa: F401  (first: all other imports take time)
+
+# isort: split
 from jlibo import metrics as metrics
 from jlibo import posterior as posterior
 from jlibo.envs import AbstractEnv as AbstractEnv

@@ -6,11 +6,20 @@ too; checks of *values* look only at arrays that hold values now, and are silent
 """
 
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import jax
 import jax.core
+import jax.typing
 import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike as ArrayLike
+else:
+    # jaxtyping subscripts the members of a union. From NumPy 2.5 on numpy.typing.ArrayLike is a type alias
+    # object, which has none.
+    ArrayLike = jax.typing.ArrayLike
+"""Whatever a public function converts to an array: arrays, numbers and nested sequences of them."""
 
 
 def is_concrete(value: Any) -> bool:

@@ -28,10 +28,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
-from numpy.typing import ArrayLike
 
 from jlibo.batching import lane_by_lane, lane_while
-from jlibo.checks import check_finite, check_fits, check_range, check_shape, fail, is_concrete
+from jlibo.checks import ArrayLike, check_finite, check_fits, check_range, check_shape, fail, is_concrete
 from jlibo.features import validate_groups
 from jlibo.implicit import implicit_gradients
 from jlibo.proximal import (

@@ -1,21 +1,24 @@
-"""The command line of the tuner's memory: `jlibo memory show`, `jlibo memory export`, `jlibo memory import`.
+"""The command line of the tuner's memory: `jlibo memory show`, `export`, `import` and `salvage`.
 
 What the user can put right is raised as a `MemoryFileError`, which `jlibo.cli` prints without a traceback.
+Names and values in a memory may come from a stranger, so they are escaped before they are printed.
 """
 
 import argparse
-import contextlib
 import json
-import os
 import sys
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from jlibo.files import write_atomically
+from jlibo.printable import MAX_LENGTH, printable
 from jlibo.tune.memory import Memory, MemoryFileError, MemoryMismatch, TaskRecord, TrialRecord
 from jlibo.tune.memory_lines import LineError, check_lines, export_lines, import_lines
-from jlibo.tune.space import SearchSpace
+from jlibo.tune.memory_records import strict_json
+from jlibo.tune.space import Categorical, SearchSpace
+
+_MOST_FEATURES = 2000  # with which `show` learns what matters
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -46,6 +49,18 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     importing.add_argument("--minimise", action="store_true", help="low scores are good ones")
     importing.set_defaults(run=_import)
 
+    salvaging = actions.add_parser("salvage", help="write what can be read of a damaged memory to a new one")
+    salvaging.add_argument("file", metavar="FILE", help="a damaged memory, which stays as it is")
+    salvaging.add_argument("new", metavar="NEW", help="where to write; nothing may be there")
+    salvaging.add_argument(
+        "--space", metavar="SPACE.json", help="the search space, used if that in FILE cannot be read"
+    )
+    salvaging.add_argument("--minimise", action="store_true", help="low scores are good ones, likewise")
+    salvaging.add_argument(
+        "--unverified", action="store_true", help="also keep rows whose checksum does not match, if they fit"
+    )
+    salvaging.set_defaults(run=_salvage)
+
 
 # --- show ---------------------------------------------------------------------------------------------------
 
@@ -60,11 +75,15 @@ def _show(options: argparse.Namespace) -> int:
         kernels = _selected_kernels(memory)
     console = Console(highlight=False)
     direction = "maximise" if memory.maximise else "minimise"
-    # Names come from users: as `Text` a bracket in them is a bracket, and not markup.
-    heading = f"{options.file}: {len(tasks)} tasks, {len(trials)} trials, to {direction}"
-    console.print(Text(heading), soft_wrap=True)
+
+    def show(line: str) -> None:
+        # As `Text` a bracket in a name is a bracket, and not markup.
+        console.print(Text(printable(line, max_length=None)), soft_wrap=True)
+
+    console.begin_capture()  # printed at the end, where it is known what to do if that fails
+    show(f"{options.file}: {len(tasks)} tasks, {len(trials)} trials, to {direction}")
     for name, parameter in memory.space.items():
-        console.print(Text(f"  {name}: {parameter!r}"), soft_wrap=True)
+        show(f"  {printable(name)}: {printable(repr(parameter), max_length=10 * MAX_LENGTH)}")
     table = Table(box=None, pad_edge=False)
     table.add_column("task", overflow="fold")
     table.add_column("source")
@@ -75,13 +94,15 @@ def _show(options: argparse.Namespace) -> int:
     for trial in trials:
         by_task[trial.task_id].append(trial)
     for task in tasks:
-        table.add_row(*(Text(cell) for cell in _cells(task, by_task[task.id], memory.maximise)))
+        cells = _cells(task, by_task[task.id], memory.maximise)
+        table.add_row(*(Text(printable(cell)) for cell in cells))
     if tasks:
         console.print()
         console.print(table)
     if kernels is not None:
         console.print()
-        console.print(Text(kernels), soft_wrap=True)
+        show(kernels)
+    _print_lines(console.end_capture().splitlines())
     return 0
 
 
@@ -102,6 +123,9 @@ def _short(value: Any) -> str:
 
 def _selected_kernels(memory: Memory) -> str | None:
     """What the tasks teach about the parameters, in words; None before there is a task with two scores."""
+    num_features = _num_features(memory.space)
+    if num_features > _MOST_FEATURES:
+        return f"what matters is not computed: the space has {num_features:,} features."
     from jlibo.tune.tuner import Tuner  # here: learning compiles, and the other commands should not wait
 
     importance = Tuner(memory.space, memory=memory).importance()
@@ -111,6 +135,17 @@ def _selected_kernels(memory: Memory) -> str | None:
     dropped = [name for name, share in importance.items() if share == 0]
     words = f"matters: {', '.join(selected)}"
     return f"{words}; not selected: {', '.join(dropped)}" if dropped else words
+
+
+def _num_features(space: SearchSpace) -> int:
+    """How many features learning would compute with, at most: a stranger's space may have any size."""
+    alone = in_pairs = squares = 0
+    for parameter in space.values():
+        most = parameter.num_values - 1 if isinstance(parameter, Categorical) else None
+        alone += 6 if most is None else most
+        in_pairs += 3 if most is None else most
+        squares += 9 if most is None else most**2
+    return 1 + alone + (in_pairs**2 - squares) // 2
 
 
 def _percent(share: float) -> str:
@@ -134,13 +169,10 @@ def _export(options: argparse.Namespace) -> int:
 
 
 def _print_lines(lines: Iterable[str]) -> None:
-    try:
-        for line in lines:
-            print(line)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # The reader, such as `head`, has had enough. Python would complain when it flushes at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    for line in lines:
+        # What the terminal cannot show is escaped, so that an export stays valid JSON.
+        print(line.encode(encoding, "backslashreplace").decode(encoding))
 
 
 def _write_file(out: str, lines: Iterable[str], *, memory_path: str) -> None:
@@ -148,36 +180,16 @@ def _write_file(out: str, lines: Iterable[str], *, memory_path: str) -> None:
     path = Path(out)
     try:
         if path.exists() and path.samefile(memory_path):
-            raise MemoryFileError(f"--out '{out}' is the memory itself: give another path.")
+            raise MemoryFileError(f"--out '{printable(out)}' is the memory itself: give another path.")
         if path.exists() and not path.is_file():  # a pipe or a device: there is nothing to replace
             with open(path, "w", encoding="utf-8") as file:
                 file.writelines(f"{line}\n" for line in lines)
             return
-        handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with open(handle, "w", encoding="utf-8") as file:
-                file.writelines(f"{line}\n" for line in lines)
-                file.flush()
-                os.fsync(handle)
-            os.chmod(draft, _usual_mode(path))
-            os.replace(draft, path.resolve())
-        except BaseException:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(draft)
-            raise
+        write_atomically(path.resolve(), lambda file: file.writelines(f"{line}\n".encode() for line in lines))
     except OSError as error:
         raise MemoryFileError(
-            f"cannot write '{out}' ({error.strerror or error}): give another --out."
+            f"cannot write '{printable(out)}' ({error.strerror or error}): give another --out."
         ) from None
-
-
-def _usual_mode(path: Path) -> int:
-    """The permissions of the file in whose place a draft goes, or those that a new file gets."""
-    if path.exists():
-        return path.stat().st_mode & 0o777
-    umask = os.umask(0)
-    os.umask(umask)
-    return 0o666 & ~umask
 
 
 # --- import -------------------------------------------------------------------------------------------------
@@ -191,7 +203,9 @@ def _import(options: argparse.Namespace) -> int:
         if path.exists() and path.stat().st_size > 0:
             memory = Memory.open_existing(path)
         elif space is None:
-            raise MemoryFileError(f"there is no memory at '{path}': a new one needs --space SPACE.json.")
+            raise MemoryFileError(
+                f"there is no memory at '{printable(path)}': a new one needs --space SPACE.json."
+            )
         else:
             maximise = not options.minimise
             check_lines(lines, space=space, maximise=maximise)  # a bad line should leave no new file behind
@@ -200,12 +214,16 @@ def _import(options: argparse.Namespace) -> int:
             _check_same_problem(memory, space, minimise=options.minimise)
             report = import_lines(memory, lines)
     except LineError as error:
-        raise LineError(f"{'the input' if options.lines == '-' else options.lines}, {error}") from None
+        raise LineError(
+            f"{'the input' if options.lines == '-' else printable(options.lines)}, {error}"
+        ) from None
     except OSError as error:
-        raise MemoryFileError(f"cannot look at '{path}' ({error.strerror or error}).") from None
-    print(
-        f"{report.num_trials} trials and {report.num_tasks} tasks are new, "
-        f"{report.num_skipped} trials were there already."
+        raise MemoryFileError(f"cannot look at '{printable(path)}' ({error.strerror or error}).") from None
+    _print_lines(
+        [
+            f"{report.num_trials} trials and {report.num_tasks} tasks are new, "
+            f"{report.num_skipped} trials were there already."
+        ]
     )
     return 0
 
@@ -216,7 +234,7 @@ def _check_same_problem(memory: Memory, space: SearchSpace | None, *, minimise: 
     differences = memory.differences(space=space or memory.space, maximise=maximise)
     if differences:
         raise MemoryMismatch(
-            f"'{memory.path}' remembers another problem than --space and --minimise say:\n"
+            f"'{printable(memory.path)}' remembers another problem than --space and --minimise say:\n"
             + "\n".join(f"  {line}" for line in differences)
         )
 
@@ -227,18 +245,44 @@ def _read_lines(name: str) -> list[str]:
         # Split at the ends of lines alone: JSON may hold other characters that `str.splitlines` splits at.
         return data.decode("utf-8-sig").split("\n")
     except OSError as error:
-        raise MemoryFileError(f"cannot read '{name}' ({error.strerror or error}).") from None
+        raise MemoryFileError(f"cannot read '{printable(name)}' ({error.strerror or error}).") from None
     except UnicodeDecodeError as error:
         number = error.object[: error.start].count(b"\n") + 1
-        raise LineError(f"{name}, line {number}: this is not UTF-8; nothing was imported.") from None
+        raise LineError(
+            f"{printable(name)}, line {number}: this is not UTF-8; nothing was imported."
+        ) from None
 
 
 def _read_space(name: str) -> SearchSpace:
     try:
-        return SearchSpace.from_spec(json.loads(Path(name).read_text(encoding="utf-8-sig")))
+        return SearchSpace.from_spec(strict_json(Path(name).read_text(encoding="utf-8-sig")))
     except OSError as error:
-        raise MemoryFileError(f"cannot read '{name}' ({error.strerror or error}).") from None
-    except (ValueError, RecursionError) as error:
+        raise MemoryFileError(f"cannot read '{printable(name)}' ({error.strerror or error}).") from None
+    except (ValueError, TypeError, RecursionError) as error:
         raise MemoryFileError(
-            f"'{name}' is not a search space as `jlibo memory export --space` writes it: {error}"
+            f"'{printable(name)}' is not a search space as `jlibo memory export --space` writes it: "
+            f"{printable(error, max_length=500)}"
         ) from None
+
+
+# --- salvage ------------------------------------------------------------------------------------------------
+
+
+def _salvage(options: argparse.Namespace) -> int:
+    """Returns 1 if anything was lost."""
+    from jlibo.tune.memory_salvage import salvage
+
+    report = salvage(
+        options.file,
+        options.new,
+        space=None if options.space is None else _read_space(options.space),
+        maximise=not options.minimise,
+        verify=not options.unverified,
+    )
+    lines = [f"{report.num_tasks} tasks and {report.num_trials} trials are in '{printable(options.new)}'."]
+    if report.complete:
+        lines.append("nothing was lost.")
+    lines += [f"lost: {count} x {reason}" for reason, count in sorted(report.lost.items())]
+    lines += [f"note: {printable(note)}" for note in report.notes]
+    _print_lines(lines)
+    return 0 if report.complete else 1

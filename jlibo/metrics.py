@@ -14,8 +14,8 @@ from typing import Protocol
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
-from numpy.typing import ArrayLike
 
+from jlibo.checks import ArrayLike
 from jlibo.lifelong import LifelongResult
 
 

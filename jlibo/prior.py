@@ -19,9 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
-from numpy.typing import ArrayLike
 
-from jlibo.checks import check_finite, check_range, check_shape, fail, is_concrete
+from jlibo.checks import ArrayLike, check_finite, check_range, check_shape, fail, is_concrete
 from jlibo.features import validate_groups
 
 

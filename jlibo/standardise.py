@@ -23,9 +23,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
-from numpy.typing import ArrayLike
 
 from jlibo import posterior as gp
+from jlibo.checks import ArrayLike
 from jlibo.policies.base import hyper_parameter
 from jlibo.prior import Prior, PriorMixture
 
@@ -216,12 +216,20 @@ def start(
 
 
 def observe(
-    columns: Columns, index: Int[ArrayLike, ""], reward: Float[Array, ""], is_present: bool | Array = True
+    columns: Columns,
+    index: Int[ArrayLike, ""],
+    reward: Float[Array, ""],
+    is_present: bool | Array = True,
+    constant: Float[ArrayLike, ""] = 1.0,
 ) -> Columns:
-    """Condition on a reward at candidate `index`, or do nothing where it is not there."""
+    """Condition on a reward at candidate `index`, or do nothing where it is not there.
+
+    `constant` is the target of the third column. It is 1 for an observation; for a row that stands for many
+    (see `complete`), it is what the ones of these observations became.
+    """
     num_columns = columns.products.shape[-1]
     reward = jnp.asarray(reward, columns.products.dtype)
-    targets = jnp.stack([jnp.zeros_like(reward), reward, jnp.ones_like(reward)])
+    targets = jnp.stack([jnp.zeros_like(reward), reward, jnp.asarray(constant, reward.dtype)])
     targets = reward[None] if num_columns == 1 else targets
 
     def observe_one(one: Columns) -> Columns:
@@ -234,6 +242,46 @@ def observe(
         )
 
     return _each(observe_one, columns, COMPONENTS)
+
+
+def complete(
+    columns: Columns,
+    lost_products: Float[Array, "2 2"],
+    num_lost: Float[Array, ""],
+    best_reward: Float[Array, ""],
+) -> Columns:
+    """Add what the compressed rows of many observations leave out, after `observe` of these rows.
+
+    An orthogonal transform of n observations leaves d rows with features and n - d without. The latter do not
+    move the weights, but belong to the likelihood.
+
+    **Arguments:**
+
+    - `lost_products`: over the rows without features, products of the columns of rewards and of ones.
+    - `num_lost`: the number of observations minus that of the rows observed.
+    - `best_reward`: the largest reward.
+    """
+
+    def complete_one(one: Columns) -> Columns:
+        posterior = one.belief.posterior
+        variance = posterior.noise_std**2
+        return eqx.tree_at(
+            lambda c: (
+                c.products,
+                c.log_determinant,
+                c.belief.posterior.best_reward,
+                c.belief.posterior.num_observations,
+            ),
+            one,
+            (
+                one.products.at[1:, 1:].add(lost_products / variance),
+                one.log_determinant + num_lost * jnp.log(variance),
+                posterior.best_reward.at[1].set(best_reward),
+                posterior.num_observations + num_lost.astype(jnp.int32),
+            ),
+        )
+
+    return _each(complete_one, columns, COMPONENTS)
 
 
 def expect(columns: Columns, index: Int[ArrayLike, ""], is_present: bool | Array = True) -> Columns:

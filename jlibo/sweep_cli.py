@@ -1,28 +1,39 @@
 """The command line of sweeps: `jlibo sweep CONFIG.toml`.
 
-What the user can put right is raised as one of `SWEEP_ERRORS`, which `jlibo.cli` prints in one line. The
-config is looked at before anything that takes time.
+What the user can put right is raised as one of `SWEEP_ERRORS`; `jlibo.failures` prints it, and whatever else
+fails, in one line. The config is looked at before anything that takes time.
 """
 
 import argparse
 import contextlib
 import csv
 import io
+import logging
 import os
 import sys
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from jlibo.sweep_config import ConfigError, ExperimentRun, SweepConfig, read_config
-from jlibo.sweeps import BudgetError, Labelled, SweepFolderError, SweepWarning, named_file
-from jlibo.sweeps.dask_engine import WorkerError
+from jlibo import files
+from jlibo.experiments.settings import SettingError
+from jlibo.failures import FAULT, plus_minus, say
+from jlibo.printable import described, printable
+from jlibo.startup import INTERRUPTED
+from jlibo.sweep_config import ConfigError, SweepConfig, read_config
+from jlibo.sweep_experiment import ExperimentRun
+from jlibo.sweeps import BudgetError, Labelled, SweepFolderError
+from jlibo.sweeps.dask_engine import ClusterError, WorkerError
+from jlibo.sweeps.folder import storage_errors
 
-SWEEP_ERRORS = (ConfigError, SweepFolderError, BudgetError, WorkerError)
-"""What `jlibo.cli` prints in one line."""
+SWEEP_ERRORS = (ConfigError, SettingError, SweepFolderError, BudgetError)
+"""What the user can put right: `jlibo.cli` prints it in one line, with the exit code of usage errors."""
+RUN_ERRORS = (WorkerError, ClusterError)
+"""What went wrong elsewhere: one line too, and the exit code of other failures."""
+MAX_DEVICES = 256
+_ANY_MEMORY = 2**63
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -54,8 +65,9 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 
 def _run(options: argparse.Namespace) -> int:
-    config = read_config(options.config)
     num_devices, num_workers = _check_options(options)
+    # Workers elsewhere can have more memory than this machine.
+    config = read_config(options.config, memory=None if options.dask in (None, "local") else _ANY_MEMORY)
 
     # jax is set up here, after everything that can be wrong about the command has been looked at.
     import jax
@@ -64,13 +76,11 @@ def _run(options: argparse.Namespace) -> int:
     from jlibo.sweeps import progress, sweep
 
     run_fn = ExperimentRun(config.experiment, config.outputs)
-    # Whoever has a folder is told by chunks, whoever has none also by tasks.
-    with (
-        _one_line_warnings(),
-        _client(options.dask, num_workers) as client,
-        progress.bar(config.experiment.name) as report_fn,
-    ):
-        try:
+    try:
+        with (
+            _client(options.dask, num_workers) as client,
+            progress.bar(config.experiment.name) as report_fn,
+        ):
             result = sweep(
                 run_fn,
                 config.grid,
@@ -87,19 +97,36 @@ def _run(options: argparse.Namespace) -> int:
                 attrs=config.record(),
                 key=jax.random.key(0),
             )
-        except KeyboardInterrupt:
-            if options.out is not None:
-                print(
-                    f"jlibo: finished chunks are in '{options.out}'; the same command goes on from there.",
-                    file=sys.stderr,
-                )
-            raise
+    except BaseException as error:
+        if _was_interrupted(error):
+            say(f"stopped.{_how_to_resume(options.out)}")
+            return INTERRUPTED
+        if isinstance(error, RUN_ERRORS):
+            say(str(error))
+            return FAULT
+        raise
     if jax.process_index() == 0:
         rows = summary_rows(config, result)
         if options.out is not None:
-            write_summary(rows, Path(options.out) / "summary.csv")
+            folder = Path(options.out)
+            with storage_errors(f"write '{printable(folder / 'summary.csv')}'", folder):
+                write_summary(rows, folder / "summary.csv")
         _print_table(config, rows, options.out)
     return 0
+
+
+def _was_interrupted(error: BaseException | None) -> bool:
+    """Whether Ctrl-C is the cause: in the middle of a library it can come out as another error."""
+    seen = 0
+    while error is not None and seen < 100 and not isinstance(error, KeyboardInterrupt):
+        error, seen = error.__cause__ or error.__context__, seen + 1
+    return isinstance(error, KeyboardInterrupt)
+
+
+def _how_to_resume(out: str | None) -> str:
+    if out is None:
+        return ""
+    return f" Finished chunks are in '{printable(out)}'; the same command resumes from there."
 
 
 def _check_options(options: argparse.Namespace) -> tuple[int | None, int]:
@@ -110,16 +137,30 @@ def _check_options(options: argparse.Namespace) -> tuple[int | None, int]:
     for flag, value in (("--devices", options.devices), ("--distributed", options.distributed or None)):
         if options.dask is not None and value is not None:
             raise ConfigError(f"{flag} and --dask exclude each other: on Dask every worker has one device.")
+    if num_devices is not None and num_devices > MAX_DEVICES:
+        raise ConfigError(
+            f"--devices should be at most {MAX_DEVICES}: each has threads and memory of its own, and more "
+            f"than there are cores gain nothing, but got {described(num_devices)}."
+        )
+    if options.dask == "local":
+        try:
+            from jlibo.sweeps.dask_cluster import check_num_workers
+
+            check_num_workers("--workers", num_workers)
+        except (ImportError, ValueError) as error:
+            raise ConfigError(str(error).replace("`", "")) from None
     return num_devices, num_workers
 
 
 def _whole_number(name: str, text: str) -> int:
     try:
         number = int(text)
-    except ValueError:
+    except ValueError:  # also of more than 4,300 digits
         number = 0
     if number < 1:
-        raise ConfigError(f"{name} should be a whole number of at least 1, but got '{text}'.")
+        raise ConfigError(
+            f"{name} should be a whole number of at least 1, but got '{printable(text, max_length=60)}'."
+        )
     return number
 
 
@@ -133,15 +174,30 @@ def _set_up(jax: Any, options: argparse.Namespace, num_devices: int | None) -> N
     if options.x64:
         jax.config.update("jax_enable_x64", True)
     if not options.no_cache:
-        from jlibo.cli import keep_compiled_programs
+        from jlibo.experiments.compiled import keep_programs
 
-        keep_compiled_programs(jax)
+        keep_programs()
     if options.distributed:
-        jax.distributed.initialize()
+        _join_processes(jax)
     if num_devices is not None and num_devices > len(jax.local_devices()):
         raise ConfigError(
             f"--devices should be at most {len(jax.local_devices())} here, but got {num_devices}."
         )
+
+
+def _join_processes(jax: Any) -> None:
+    """Become one of several processes; jax finds the others by itself under Slurm, MPI and on TPUs."""
+    try:
+        jax.distributed.initialize()
+    except ValueError as error:
+        raise ConfigError(
+            "--distributed should be one of several processes that Slurm or MPI started, such as `srun jlibo "
+            f"sweep ... --distributed`, but there is no sign of them ({printable(error, max_length=120)})."
+        ) from None
+    except RuntimeError as error:
+        raise ConfigError(
+            f"--distributed: the other processes cannot be reached ({printable(error, max_length=120)})."
+        ) from None
 
 
 @contextlib.contextmanager
@@ -149,39 +205,35 @@ def _client(address: str | None, num_workers: int) -> Iterator[Any]:
     if address is None:
         yield None
         return
-    from jlibo.sweeps import dask_engine
-
     try:
-        if address == "local":
-            context = dask_engine.local_client(num_workers)
-            client = context.__enter__()
-        else:
-            context = dask_engine.connect(address)
-            client = context.__enter__()
+        from jlibo.sweeps import dask_cluster
     except ImportError as error:
         raise ConfigError(str(error)) from None
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"--dask: there is no scheduler at '{address}' ({error}).") from None
-    try:
+    is_local = address == "local"
+    opened = dask_cluster.local_client(num_workers) if is_local else dask_cluster.connect(address)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_without_log())
+        try:
+            client = stack.enter_context(opened)
+        except dask_cluster.CredentialsError as error:
+            raise ConfigError(f"--dask local: {error}") from None
+        except (OSError, ValueError, TypeError, RuntimeError) as error:
+            # RuntimeError and TypeError: distributed has no TLS key for a scheduler that wants one.
+            raise ConfigError(
+                f"--dask: there is no scheduler at '{printable(address)}' ({printable(error)})."
+            ) from None
         yield client
-    finally:
-        context.__exit__(None, None, None)
 
 
 @contextlib.contextmanager
-def _one_line_warnings() -> Iterator[None]:
-    with warnings.catch_warnings():
-        usual = warnings.showwarning
-
-        def show(message, category, *args, **kwargs):
-            if issubclass(category, SweepWarning):
-                print(f"jlibo: note: {message}", file=sys.stderr)
-            else:
-                usual(message, category, *args, **kwargs)
-
-        warnings.simplefilter("always", SweepWarning)
-        warnings.showwarning = show
+def _without_log() -> Iterator[None]:
+    """Keep the log of Dask off the terminal: what matters in it is raised as well."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
         yield
+    finally:
+        logging.disable(before)
 
 
 # --- the summary --------------------------------------------------------------------------------------------
@@ -227,7 +279,7 @@ def write_summary(rows: list[dict[str, Any]], path: Path) -> None:
     writer = csv.DictWriter(text, rows[0].keys(), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    named_file.write_atomically(path, lambda file: file.write(text.getvalue().encode()))
+    files.write_atomically(path, lambda file: file.write(text.getvalue().encode()))
 
 
 def _print_table(config: SweepConfig, rows: list[dict[str, Any]], out: str | None) -> None:
@@ -249,7 +301,11 @@ def _print_table(config: SweepConfig, rows: list[dict[str, Any]], out: str | Non
         table.add_column("exact recovery", justify="right")
     for row in rows:
         cells = [f"{row[name]:g}" for name in settings]
-        cells += [row["agent"], f"{row['regret']:,.2f} ± {row['se']:,.2f}", f"{row['kernels']:.1f}"]
+        cells += [
+            row["agent"],
+            f"{row['regret']:,.2f} {plus_minus()} {row['se']:,.2f}",
+            f"{row['kernels']:.1f}",
+        ]
         if "recovery" in row:
             cells.append(f"{row['recovery']:.0%}")
         table.add_row(*cells)
@@ -257,5 +313,8 @@ def _print_table(config: SweepConfig, rows: list[dict[str, Any]], out: str | Non
     console.print(table)
     if out is not None:
         console.print(
-            f"result.npz, summary.csv and the chunks are in {out}/", highlight=False, soft_wrap=True
+            f"result.npz, summary.csv and the chunks are in {printable(out)}/",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
         )

@@ -1,5 +1,6 @@
 """Sweeps to be run in processes of their own: `python sweep_jobs.py JOB ...`. Not a test by itself."""
 
+import errno
 import os
 import sys
 import time
@@ -19,6 +20,7 @@ from jlibo.sweeps import SweepWarning, engines, tick
 
 GRID = {"lam": [0.1, 0.5, 0.7], "omega": [0.0, 1.0]}
 NUM_SEEDS = 11
+CHUNK = 9
 
 
 def quick(key, lam, omega):
@@ -94,11 +96,51 @@ def in_folder(folder: Path, pause: str = "0") -> None:
     run_quick(out=folder, chunk=1, progress=lambda share, words: time.sleep(float(pause)))
 
 
+def in_folder_killed(folder: Path, moment: str) -> None:
+    """A sweep whose process gets SIGKILL at the so-manieth call that changes the disk."""
+    import signal
+
+    calls = 0
+
+    def counted(name):
+        call = getattr(os, name)
+
+        def wrapped(*args, **options):
+            nonlocal calls
+            calls += 1
+            if calls == int(moment):
+                os.kill(os.getpid(), signal.SIGKILL)
+            return call(*args, **options)
+
+        setattr(os, name, wrapped)
+
+    for name in ("open", "fsync", "replace", "unlink", "mkdir"):
+        counted(name)
+    run_quick(out=folder, chunk=CHUNK)
+
+
+def on_full_disk(folder: Path, num_chunks: str, num_bytes: str) -> None:
+    """After so many chunks no file can get longer than so many bytes: the sweep ends in one error."""
+    import resource
+
+    done = []
+
+    def progress(share, words):
+        done.append(share)
+        if sum(share > 0 for share in done) == int(num_chunks) or num_chunks == "0":
+            resource.setrlimit(resource.RLIMIT_FSIZE, (int(num_bytes), resource.RLIM_INFINITY))
+
+    with pytest.raises(jlibo.sweeps.SweepStorageError, match="resume") as caught:
+        run_quick(out=folder, chunk=CHUNK, progress=progress)
+    assert isinstance(caught.value, OSError) and caught.value.errno == errno.EFBIG
+    assert "\n" not in str(caught.value)
+
+
 def on_dask(folder: Path, kill: str = "") -> None:
     """On two workers, one of which is killed when the first chunk is back."""
     import signal
 
-    from jlibo.sweeps.dask_engine import local_client
+    from jlibo.sweeps.dask_cluster import local_client
 
     with local_client(2) as client:
         found = client.run(os.getpid)
@@ -117,7 +159,33 @@ def on_dask(folder: Path, kill: str = "") -> None:
             assert set(client.run(os.getpid).values()) != set(found.values())
 
 
-JOBS = {"devices": on_devices, "processes": in_processes, "folder": in_folder, "dask": on_dask}
+def on_lost_dask(folder: Path, address: str, scheduler: str) -> None:
+    """On a cluster of others, whose scheduler is killed when three chunks are back."""
+    import signal
+
+    from jlibo.sweeps.dask_cluster import connect
+    from jlibo.sweeps.dask_engine import ClusterError
+
+    def progress(share, words):
+        if share * 66 >= 3 and words == "running" and scheduler not in killed:
+            killed.append(scheduler)
+            os.kill(int(scheduler), signal.SIGKILL)
+
+    killed = []
+    with connect(address) as client, pytest.raises(ClusterError, match=r"scheduler was lost .* to resume"):
+        run_quick(out=folder, chunk=1, client=client, progress=progress)
+    assert killed
+
+
+JOBS = {
+    "lost": on_lost_dask,
+    "devices": on_devices,
+    "processes": in_processes,
+    "folder": in_folder,
+    "killed": in_folder_killed,
+    "full": on_full_disk,
+    "dask": on_dask,
+}
 
 if __name__ == "__main__":
     JOBS[sys.argv[1]](Path(sys.argv[2]), *sys.argv[3:])

@@ -1,5 +1,9 @@
 """Programs kept on disk: found again, made again when broken, and never mistaken for another."""
 
+import os
+import stat
+import warnings
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -66,6 +70,152 @@ def test_a_folder_that_cannot_be_written_is_no_obstacle(cache):
     pytest.importorskip("flatbuffers")
     cache.write_text("a file where the folder should be")
     check(double("a", []))
+
+
+# --- trust ---
+
+posix = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="owners of POSIX")
+as_root = pytest.mark.skipif(getattr(os, "geteuid", lambda: 1)() != 0, reason="only root can give files away")
+
+
+def planted(cache) -> None:
+    """Replace the kept program by a valid one that answers something else, as an attacker would."""
+    program = export.export(jax.jit(lambda x, rest: {"twice": 0 * x, "sum": 0 * rest[0]}))
+    payload = bytes(program(np.zeros(3), [np.ones(3)]).serialize())
+    (path,) = cache.iterdir()
+    mode = stat.S_IMODE(path.stat().st_mode)
+    path.unlink()
+    path.write_bytes(f"{compiled._first_line(path, payload)}\n".encode() + payload)
+    path.chmod(mode)
+
+
+@posix
+def test_programs_are_the_users_alone_whatever_the_umask(cache):
+    pytest.importorskip("flatbuffers")
+    before = os.umask(0)
+    try:
+        check(double("a", []))
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(cache.stat().st_mode) == 0o700
+    assert [stat.S_IMODE(path.stat().st_mode) for path in cache.iterdir()] == [0o600]
+
+
+@posix
+@pytest.mark.parametrize("kind", ["writable folder", "writable root", "writable file", "link"])
+def test_what_others_could_have_written_is_not_used(cache, kind):
+    pytest.importorskip("flatbuffers")
+    check(double("a", []))
+    planted(cache)
+    assert float(double("a", []).call(np.ones(3), [np.ones(3)])["twice"].sum()) == 0  # the planted one works
+    (path,) = cache.iterdir()
+    if kind == "link":
+        path.rename(cache.parent / "elsewhere")
+        path.symlink_to(cache.parent / "elsewhere")
+    else:
+        {"writable folder": cache, "writable root": cache.parent, "writable file": path}[kind].chmod(0o777)
+    with pytest.warns(compiled.ProgramCacheWarning, match="programs on disk are not used: .* (others|link)"):
+        check(double("a", []))
+
+
+@as_root
+@pytest.mark.parametrize("place", ["file", "folder", "root"])
+def test_what_belongs_to_others_is_not_used(cache, place):
+    pytest.importorskip("flatbuffers")
+    check(double("a", []))
+    planted(cache)
+    (path,) = cache.iterdir()
+    os.chown({"file": path, "folder": cache, "root": cache.parent}[place], 65534, -1)
+    with pytest.warns(compiled.ProgramCacheWarning, match="belongs to another user"):
+        check(double("a", []))
+
+
+def test_a_program_under_the_name_of_another_is_not_used(cache):
+    pytest.importorskip("flatbuffers")
+    check(double("a", []))
+    (path,) = cache.iterdir()
+    content = path.read_bytes()
+    path.unlink()
+    calls = []
+    check(double("b", calls))
+    (other,) = cache.iterdir()
+    other.write_bytes(content)
+    check(double("b", calls))
+    assert calls == ["b", "b"]
+
+
+@pytest.fixture
+def user_cache(tmp_path, monkeypatch):
+    before = {name: getattr(jax.config, name) for name in JAX_CACHE}
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    yield tmp_path / "cache" / "jlibo" / "compiled"
+    for name, value in before.items():
+        jax.config.update(name, value)
+
+
+JAX_CACHE = (
+    "jax_compilation_cache_dir",
+    "jax_persistent_cache_min_compile_time_secs",
+    "jax_persistent_cache_min_entry_size_bytes",
+)
+
+
+@posix
+def test_the_cache_folder_is_made_for_the_user_alone(user_cache):
+    before = os.umask(0)
+    try:
+        assert compiled.keep_programs() == user_cache
+        (user_cache / "entry").write_bytes(b"as jax writes it")
+    finally:
+        os.umask(before)
+    assert jax.config.jax_compilation_cache_dir == str(user_cache)
+    for folder in (user_cache, user_cache.parent, user_cache.parent.parent):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    compiled._close_files(user_cache)
+    assert stat.S_IMODE((user_cache / "entry").stat().st_mode) == 0o600
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert compiled.keep_programs() == user_cache
+
+
+@posix
+@pytest.mark.parametrize("place", ["", "..", "traced"])
+def test_a_cache_folder_that_is_open_is_not_used_at_all(user_cache, place):
+    compiled.keep_programs()
+    (user_cache / "traced").mkdir(exist_ok=True)
+    (user_cache / place).chmod(0o777)
+    with pytest.warns(compiled.ProgramCacheWarning, match="can be written by others"):
+        assert compiled.keep_programs() is None
+    assert jax.config.jax_compilation_cache_dir is None
+
+
+@posix
+def test_entries_of_jax_that_others_could_have_written_are_not_used(user_cache, tmp_path):
+    compiled.keep_programs()
+    entry = user_cache / "entry-cache"
+    entry.write_bytes(b"compiled")
+    entry.chmod(0o666)
+    with pytest.warns(compiled.ProgramCacheWarning, match="can be written by others .* was removed"):
+        assert compiled.keep_programs() == user_cache
+    assert not entry.exists()
+    (tmp_path / "elsewhere").write_bytes(b"compiled")
+    entry.symlink_to(tmp_path / "elsewhere")
+    with pytest.warns(compiled.ProgramCacheWarning, match="is a symbolic link"):
+        assert compiled.keep_programs() is None
+    entry.unlink()
+    if os.geteuid() == 0:
+        entry.write_bytes(b"compiled")
+        os.chown(entry, 65534, -1)
+        with pytest.warns(compiled.ProgramCacheWarning, match="belongs to another user"):
+            assert compiled.keep_programs() is None
+        assert entry.exists()
+
+
+def test_without_a_home_nothing_is_kept(user_cache, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative/paths/do/not/count")
+    monkeypatch.setattr(compiled.Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("no home")))
+    with pytest.warns(compiled.ProgramCacheWarning, match="no home"):
+        assert compiled.keep_programs() is None
 
 
 def test_the_name_depends_on_settings_and_sources(cache, monkeypatch):

@@ -12,6 +12,7 @@ from jlibo import plot
 from jlibo.experiments import (
     REGISTRY,
     SettingError,
+    budget,
     find,
     folder,
     override,
@@ -148,14 +149,16 @@ def test_progress_runs_from_nothing_to_everything(lifelong):
 def test_a_folder_holds_summary_curves_and_figures(result_name, request, tmp_path):
     result = request.getfixturevalue(result_name)
     for _ in range(2):  # the second time it replaces the first
-        path = folder.write_result(result, tmp_path, extra_timing={"import_s": 0.5})
+        path, replaced = folder.write_result(result, tmp_path, extra_timing={"import_s": 0.5})
+        assert replaced is None
     assert sorted(p.name for p in path.iterdir()) == [
         "curves.npz",
         "figure.pdf",
         "figure.png",
+        "manifest.json",
         "summary.json",
     ]
-    assert [p.name for p in tmp_path.iterdir()] == [result.experiment.name]
+    assert [p.name for p in tmp_path.iterdir()] == [folder.run_name(result.experiment)]
     summary = json.loads((path / "summary.json").read_text())
     assert summary["timing"]["import_s"] == 0.5
     assert summary["format_version"] == folder.FORMAT_VERSION
@@ -168,18 +171,101 @@ def test_a_folder_holds_summary_curves_and_figures(result_name, request, tmp_pat
         assert ("true_support" in curves) == (result_name != "printed")
 
 
-def test_what_fails_half_way_leaves_nothing_behind(lifelong, tmp_path, monkeypatch):
+def test_a_run_is_named_by_what_differs_from_the_registered_one():
+    experiment = find("lifelong-cosine")
+    assert folder.run_name(experiment) == folder.run_title(experiment) == "lifelong-cosine"
+    assert folder.run_name(override(experiment, {"lam": "0.50"})) == "lifelong-cosine"
+    one = override(experiment, {"lam": "0.30", "num_tasks": "4"})
+    other = override(experiment, {"num_tasks": "4", "lam": "3e-1"})
+    assert folder.run_name(one) == folder.run_name(other) == "lifelong-cosine,num_tasks=4,lam=0.3"
+    assert folder.run_title(one) == "lifelong-cosine, num_tasks=4, lam=0.3"
+    many = {name: str(value / 3) for name, value in experiment.numbers().items()}
+    names = {folder.run_name(override(experiment, {**many, "nu": str(nu)})) for nu in range(1, 20)}
+    assert len(names) == 19 and all(len(name) <= folder.MAX_NAME for name in names)
+    assert all(f"{name}=" in folder.run_title(override(experiment, many)) for name in many)
+
+
+def test_the_figure_shows_the_settings(lifelong, offline, printed, monkeypatch):
+    titles = []
+    for name in ("figure_lifelong", "figure_offline", "figure_tuning"):
+        drawn = getattr(plot, name)
+
+        def keep(*args, drawn=drawn, **kwargs):
+            figure = drawn(*args, **kwargs)
+            titles.append(figure.get_suptitle())
+            return figure
+
+        monkeypatch.setattr(plot, name, keep)
+    for result in (lifelong, offline, printed):
+        folder.render(result, {})
+        assert titles[-1] == folder.run_title(result.experiment)
+        assert "num_tasks=" in titles[-1]
+
+
+def test_other_seeds_replace_a_run_and_it_is_said(lifelong, tmp_path):
     folder.write_result(lifelong, tmp_path, extra_timing={})
-    before = (tmp_path / "lifelong-cosine" / "summary.json").read_bytes()
+    fewer = dataclasses.replace(lifelong, num_seeds=2, first_seed=7)
+    assert folder.write_result(fewer, tmp_path, extra_timing={}).replaced == "3 seeds from 0, float64"
+
+
+def test_a_result_that_cannot_be_written_is_kept_elsewhere(lifelong, tmp_path, monkeypatch):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.setattr(folder.tempfile, "tempdir", str(elsewhere))
+    (tmp_path / "out").mkdir()
+    path, _ = folder.write_result(lifelong, tmp_path / "out", extra_timing={})
+    before = (path / "summary.json").read_bytes()
 
     def break_down(*_):
         raise OSError("disk full")
 
+    monkeypatch.setattr(folder, "write_run", break_down)
+    with pytest.raises(folder.NotWritten, match="disk full") as caught:
+        folder.write_result(lifelong, tmp_path / "out", extra_timing={"import_s": 9.0})
+    assert (path / "summary.json").read_bytes() == before
+    assert caught.value.kept is not None and caught.value.kept.parent == elsewhere
+    assert json.loads((caught.value.kept / "summary.json").read_text())["timing"]["import_s"] == 9.0
+    assert len(list(caught.value.kept.iterdir())) == 4
+
+
+def test_a_figure_that_cannot_be_drawn_does_not_cost_the_numbers(lifelong, tmp_path, monkeypatch):
+    def break_down(*_):
+        raise ValueError("Axis limits cannot be NaN or Inf")
+
     monkeypatch.setattr(folder, "_draw", break_down)
-    with pytest.raises(OSError, match="disk full"):
-        folder.write_result(lifelong, tmp_path, extra_timing={"import_s": 9.0})
-    assert [p.name for p in tmp_path.iterdir()] == ["lifelong-cosine"]
-    assert (tmp_path / "lifelong-cosine" / "summary.json").read_bytes() == before
+    with pytest.warns(folder.RunWarning, match="no figure could be drawn .ValueError: Axis limits"):
+        path, _ = folder.write_result(lifelong, tmp_path, extra_timing={})
+    assert sorted(p.name for p in path.iterdir()) == ["curves.npz", "manifest.json", "summary.json"]
+
+
+def test_regret_that_is_not_finite_is_null_in_the_summary(lifelong):
+    broken = {
+        name: dataclasses.replace(run, regret=run.regret * np.nan) for name, run in lifelong.results.items()
+    }
+    files = folder.render(dataclasses.replace(lifelong, results=broken), {})
+    summary = json.loads(files["summary.json"], parse_constant=lambda name: pytest.fail(name))
+    assert summary["agents"]["libo"]["lifelong_regret"]["mean"] is None
+
+
+@pytest.mark.parametrize("name", list(REGISTRY))
+def test_every_registered_experiment_fits_into_half_a_gigabyte(name):
+    budget.check_fits(find(name), 20, seeds_at_once=20, budget=2**29)
+
+
+@pytest.mark.parametrize(
+    ("changes", "seeds", "blamed"),
+    [
+        ({}, 10**8, "100000000 seeds need at least .* fewer --seeds"),
+        ({"num_features": "1000000"}, 1, "num_features=1000000.* for one seed"),
+        ({"horizon": "2000000000"}, 1, "horizon=2000000000"),
+        ({"num_tasks": "2000000000"}, 2**31, "num_tasks=2000000000"),
+    ],
+)
+@pytest.mark.parametrize("name", ["lifelong-cosine", "offline-cosine", "lifelong-cosine-all"])
+def test_what_cannot_fit_is_refused_before_it_is_allocated(name, changes, seeds, blamed):
+    experiment = override(find(name), changes)
+    with pytest.raises(SettingError, match=blamed):
+        run_experiment(experiment, num_seeds=seeds)
 
 
 @pytest.mark.parametrize(
@@ -192,6 +278,21 @@ def test_what_fails_half_way_leaves_nothing_behind(lifelong, tmp_path, monkeypat
         ({"lam": "-1"}, "'lam' should be a number >= 0"),
         ({"lam": "nan"}, "'lam' should be a number >= 0"),
         ({"horizon": "0"}, "'horizon' should be above 0"),
+        ({"horizon": "-1"}, "'horizon' should be above 0"),
+        (
+            {"lam": "1e39"},
+            "'lam' should be at most 3.40282e.38, the largest float32: 1e.39 would be infinite",
+        ),
+        ({"norm_bound": "1e300"}, "'norm_bound' should be at most"),
+        ({"regulariser": "1e-60"}, "'regulariser' should be 0 or at least 1.17549e-38.* would be 0"),
+        (
+            {"horizon": "3000000000"},
+            "'horizon' should be a whole number up to 2147483647, but got 3000000000",
+        ),
+        ({"horizon": "9" * 4000}, "up to 2147483647, but got one of 13288 bits"),
+        ({"horizon": "9" * 5000}, "'horizon' should be a whole number, but got '9{57}[.]{3}'"),
+        ({"lam": "9" * 5000}, "'lam' should be a number >= 0, but got inf"),
+        ({"data": "\x1b[2J\n"}, r"but got '\\x1b\[2J\\n'"),
         ({"features": "sine"}, "'features' should be one of"),
         ({"support_size": "99"}, "'support_size' should be at most"),
         ({"beta_min": "9"}, "'beta_min' should be below"),

@@ -20,6 +20,7 @@ from jax import export
 
 import jlibo
 from jlibo import posterior as gp
+from jlibo import standardise
 from jlibo.experiments import runner
 from jlibo.experiments.settings import find
 from jlibo.lifelong import run_agents
@@ -199,14 +200,24 @@ def tuner_learn(features, scores, explored, present):
     return engine.learn(learner, scaling, jnp.asarray(0.1, scores.dtype), past, count, SETTING)
 
 
-def tuner_suggest(features, scores, told, pending, candidates, data):
+def tuner_summarise(features, scores, explored, present):
+    learner, scaling = LEARNERS["AdaptiveMetaKGL"], jlibo.Standardise()
+    past = engine.PastTrials(features, scores, explored, present, jnp.zeros(NUM_TASKS, scores.dtype))
+    support = jnp.ones(SETTING.num_groups, bool)
+    return engine.summarise(learner, scaling, jnp.asarray(0.1, scores.dtype), past, support, SETTING)
+
+
+def tuner_suggest(features, scores, told, pending, candidates, data, is_compressed=False):
+    zero = jnp.zeros((), scores.dtype)
+    moments = standardise.Moments(zero, zero, zero)
+    rest = engine.Compressed(scores, jnp.zeros((2, 2), scores.dtype), zero, moments, zero)
     learner, scaling = LEARNERS["AdaptiveMetaKGL"], jlibo.Standardise()
     knowledge = engine.nothing_known(learner, scaling, SETTING)
     return engine.suggest(
         POLICIES["LogExpectedImprovement"],
         scaling,
         knowledge,
-        engine.OwnTrials(features, scores, told, pending),
+        engine.OwnTrials(features, scores, told, pending, rest if is_compressed else None),
         candidates,
         jnp.ones(len(candidates), bool),
         jnp.zeros((), scores.dtype),
@@ -220,7 +231,7 @@ def tuner_best(points, scores, told, pending, candidates, near, data):
     rows = arrays.OwnRows(points, scores, told, pending)
     available = jnp.ones(len(candidates) + len(near), bool)
     zero = jnp.zeros((), scores.dtype)
-    return task._best_candidate(
+    return task._best_candidates(
         POLICIES["GPUCB"], scaling, knowledge, FEATURES, rows, candidates, near, available, zero, data
     )
 
@@ -282,13 +293,28 @@ ENTRIES: dict[str, Callable[[], Entry]] = {
         ("learn",),
     ),
     "tuner suggest": lambda: Entry(tuner_suggest, (*TRIALS, floats(8, NUM_FEATURES), KEY), ("suggest",)),
+    "tuner suggest, compressed": lambda: Entry(
+        partial(tuner_suggest, is_compressed=True),
+        (*TRIALS, floats(8, NUM_FEATURES), KEY),
+        ("suggest",),
+    ),
+    "tuner summarise": lambda: Entry(
+        tuner_summarise,
+        (
+            floats(NUM_TASKS, HORIZON, NUM_FEATURES),
+            floats(NUM_TASKS, HORIZON),
+            booleans(NUM_TASKS, HORIZON),
+            booleans(NUM_TASKS, HORIZON),
+        ),
+        ("summarise",),
+    ),
     "tuner exploration": lambda: Entry(
         lambda data: engine.exploration_order(9, 4, key=key_of(data)), (KEY,), ("_order",)
     ),
     "tuner best candidate": lambda: Entry(
         tuner_best,
         (floats(4, 1), *TRIALS[1:], floats(8, NUM_FEATURES), floats(2, 1), KEY),
-        ("_best_candidate",),
+        ("_best_candidates",),
     ),
 }
 

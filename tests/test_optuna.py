@@ -144,6 +144,24 @@ def test_a_study_with_other_parameters_is_passed_over_and_that_is_said_once():
     assert all(trial.state == TrialState.COMPLETE for trial in study.trials)
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_of_all_studies_in_a_storage_only_those_that_share_a_parameter_are_worth_a_word(shared, recwarn):
+    storage = optuna.storages.InMemoryStorage()
+    for number in range(4):
+        other = optuna.create_study(storage=storage, study_name=f"other {number}")
+        other.optimize(lambda trial: trial.suggest_float("unrelated", 0, 1), n_trials=3)
+    if shared:  # the same name with a step, which is another parameter to the model
+        other = optuna.create_study(storage=storage, study_name="near")
+        other.optimize(lambda trial: trial.suggest_float("x", 0, 1, step=0.25), n_trials=3)
+    study = optuna.create_study(
+        storage=storage, study_name="mine", sampler=LiBOSampler(storage=storage, seed=0)
+    )
+    study.optimize(objective(), n_trials=3)
+    said = [str(one.message) for one in recwarn if one.category is LiBOSamplerWarning]
+    assert len(said) == int(shared)
+    assert all("'near'" in words and "'other " not in words for words in said)
+
+
 # --- what is offered --------------------------------------------------------------------------------------
 
 

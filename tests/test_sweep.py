@@ -10,6 +10,7 @@ import pytest
 from sweep_jobs import GRID, NUM_SEEDS, lifelong, quick, run_quick
 
 import jlibo
+from jlibo import host_memory
 from jlibo.sweeps import memory, points, progress, task_ticks
 from jlibo.sweeps.program import trace
 
@@ -238,9 +239,9 @@ def test_the_wanted_chunk_is_the_same_on_up_to_eight_devices():
 
 
 def test_a_container_limits_the_budget(tmp_path):
-    assert 0 < memory.default_budget(jax.local_devices()) < 2**50
+    assert 0 < memory.free_of(jax.local_devices()) < 2**50
     (tmp_path / "memory.max").write_text("3000\n")
     (tmp_path / "memory.current").write_text("1000\n")
-    assert memory._group_memory(tmp_path) == 2000
+    assert host_memory._group_memory(tmp_path) == 2000
     (tmp_path / "memory.max").write_text("max\n")
-    assert memory._group_memory(tmp_path) is None
+    assert host_memory._group_memory(tmp_path) is None

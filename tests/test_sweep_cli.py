@@ -12,9 +12,10 @@ import pytest
 
 from jlibo import Labelled, cli
 from jlibo.experiments import find, override, run_experiment
-from jlibo.sweep_config import DEFAULT_OUTPUTS, OUTPUTS, check_config, read_config
+from jlibo.sweep_config import DEFAULT_OUTPUTS, check_config, read_config
+from jlibo.sweep_experiment import OUTPUTS
 from jlibo.sweeps import BudgetError, SweepFolderError
-from jlibo.sweeps.dask_engine import WorkerError
+from jlibo.sweeps.dask_engine import ClusterError, WorkerError
 
 SMALL = {"num_features": 8, "support_size": 2, "num_tasks": 3, "horizon": 12}
 CONFIG = """
@@ -126,8 +127,7 @@ def test_stopped_by_hand_the_folder_goes_on(finished, tmp_path):
     said = stopped.stderr
     assert [file.name for file in (out / "chunks").iterdir()] == ["00000.chunk"]
     assert stopped.returncode == 130, said
-    assert f"finished chunks are in '{out}'; the same command goes on from there" in said
-    assert "Traceback" not in said
+    assert said == f"jlibo: stopped. Finished chunks are in '{out}'; the same command resumes from there.\n"
     (out / "chunks" / "00000.chunk").write_bytes(b"spoilt")
     again = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert "jlibo: note: " in again.stderr and "00000.chunk' is corrupt" in again.stderr
@@ -137,6 +137,56 @@ def test_stopped_by_hand_the_folder_goes_on(finished, tmp_path):
         return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
 
     assert files(out) == files(finished[0])
+
+
+def test_a_full_disk_is_one_line_with_an_exit_code_of_its_own(finished, tmp_path):
+    """No file can get longer than 100 bytes after the first chunk; then there is space again."""
+    config = tmp_path / "config.toml"
+    config.write_text(CONFIG)
+    out = tmp_path / "out"
+    arguments = ["sweep", str(config), "--x64", "--out", str(out)]
+    environment = os.environ | {"XDG_CACHE_HOME": str(finished[0].parent / "cache")}
+    script = (
+        "import resource, sys; from jlibo import cli; from jlibo.sweeps import folder\n"
+        "keep = folder.SweepFolder.write_chunk\n"
+        "def full(self, *args):\n"
+        "    keep(self, *args)\n"
+        "    resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))\n"
+        "folder.SweepFolder.write_chunk = full\n"
+        f"sys.exit(cli.main({arguments!r}))"
+    )
+    full = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+    assert full.returncode == 74, full.stderr
+    assert f"cannot write '{out}/chunks/00001.chunk': File too large" in full.stderr
+    assert f"Finished chunks in '{out}' are kept" in full.stderr and "again to resume" in full.stderr
+    assert full.stderr.count("\n") == 1 and full.stdout == ""
+    kept = {str(file.relative_to(out)) for file in out.rglob("*") if file.is_file()}
+    assert kept == {".lock", "sweep.json", "chunks/00000.chunk"}
+    command = [sys.executable, "-m", "jlibo.cli", *arguments]
+    subprocess.run(command, env=environment, capture_output=True, check=True)
+    for file in finished[0].rglob("*"):
+        if file.is_file():
+            assert (out / file.relative_to(finished[0])).read_bytes() == file.read_bytes()
+
+
+@pytest.mark.parametrize("options", [["--distributed"], ["--devices", "257"]])
+def test_options_that_cannot_be_followed_are_one_line(options, tmp_path):
+    """In a process of its own: jax has not started there."""
+    (tmp_path / "config.toml").write_text(CONFIG)
+    command = [
+        sys.executable,
+        "-m",
+        "jlibo.cli",
+        "sweep",
+        str(tmp_path / "config.toml"),
+        "--no-cache",
+        *options,
+    ]
+    names = ("SLURM", "OMPI", "PMI", "KUBERNETES", "JAX_COORD", "JAX_PROC", "JAX_NUM")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(names)}
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert run.returncode == 2, run.stderr
+    assert run.stderr.startswith(f"jlibo: {options[0]} should be") and run.stderr.count("\n") == 1
 
 
 # --- the file ---
@@ -210,6 +260,10 @@ def test_mistakes_name_the_key_and_what_would_do(changes, message):
         (CONFIG, ["--workers", "2"], "--workers goes with --dask local"),
         (CONFIG, ["--dask", "local", "--devices", "2"], "--devices and --dask exclude each other"),
         (CONFIG, ["--devices", "9"], "--devices should be at most 1 here, but got 9"),
+        (CONFIG, ["--devices", "1000000"], "--devices should be at most 256"),
+        (CONFIG, ["--devices", "9" * 5000], "--devices should be a whole number of at least 1, but got '999"),
+        (CONFIG, ["--dask", "local", "--workers", "1000000"], "--workers should be at most"),
+        (CONFIG, ["--dask", "\x1b[31mnowhere"], "there is no scheduler at '\\x1b[31mnowhere'"),
     ],
 )
 def test_mistakes_get_one_line_and_exit_code_2(text, options, message, tmp_path, capsys):
@@ -223,15 +277,17 @@ def test_mistakes_get_one_line_and_exit_code_2(text, options, message, tmp_path,
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("kind", [BudgetError, WorkerError, SweepFolderError])
-def test_what_goes_wrong_later_gets_one_line_too(kind, tmp_path, capsys, monkeypatch):
+@pytest.mark.parametrize(
+    ("kind", "code"), [(BudgetError, 2), (SweepFolderError, 2), (WorkerError, 1), (ClusterError, 1)]
+)
+def test_what_goes_wrong_later_gets_one_line_too(kind, code, tmp_path, capsys, monkeypatch):
     def fail(*_, **options):
         assert options["memory_budget"] == 107
         raise kind("in words")
 
     monkeypatch.setattr("jlibo.sweeps.sweep", fail)
     (tmp_path / "config.toml").write_text(CONFIG.replace("chunk = 2", "memory_gb = 1e-7"))
-    assert cli.main(["sweep", str(tmp_path / "config.toml"), "--no-cache"]) == 2
+    assert cli.main(["sweep", str(tmp_path / "config.toml"), "--no-cache"]) == code
     assert capsys.readouterr().err == "jlibo: in words\n"
 
 

@@ -86,7 +86,7 @@ def test_a_corrupt_chunk_is_told_and_computed_anew(whole, tmp_path, harm):
     else:  # of another sweep
         other = folder.SweepFolder(tmp_path / "other", {"another": "sweep"})
         (tmp_path / "other" / "chunks").mkdir(parents=True)
-        other.write_chunk(2, ["best", "curve"], [np.zeros(CHUNK, np.int64), np.zeros((CHUNK, 5))])
+        other.write_chunk(2, {"best": np.zeros(CHUNK, np.int64), "curve": np.zeros((CHUNK, 5))})
         data = other.chunk_path(2).read_bytes()
     victim.write_bytes(data)
     with pytest.warns(SweepWarning, match=r"00002.chunk' is corrupt: .* computed anew"):
@@ -195,8 +195,33 @@ lam = [0.1, 0.5]
 NUM_KILLS = 20
 
 
+def check_kills(whole, path, moments):
+    """Killed at one of the calls that change the disk, and again at another; then left alone."""
+    environment = os.environ | {"JAX_ENABLE_X64": "1"}
+    for first, second in moments:
+        out = path / f"killed-{first}-{second}"
+        for moment in (first, second):
+            command = [sys.executable, str(JOBS), "killed", str(out), str(moment)]
+            killed = subprocess.run(command, env=environment, capture_output=True, text=True)
+            assert killed.returncode == -signal.SIGKILL, killed.stderr
+        run_quick(out=out, chunk=CHUNK)
+        assert contents(out) == contents(whole), (first, second)
+
+
+def test_killed_at_calls_that_change_the_disk(whole, tmp_path):
+    check_kills(whole[0], tmp_path, [(17, 4)])
+
+
 @pytest.mark.slow
-def test_killed_at_twenty_random_moments(tmp_path):
+@pytest.mark.parametrize("seed", range(3))
+def test_killed_at_many_calls_that_change_the_disk(whole, tmp_path, seed):
+    dice = random.Random(seed)
+    check_kills(whole[0], tmp_path, [(dice.randrange(1, 40), dice.randrange(1, 6)) for _ in range(10)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_killed_at_twenty_random_moments(tmp_path, seed):
     """`jlibo sweep` under SIGKILL: wherever it hits, going on ends with the bytes of the run left alone."""
     config = tmp_path / "config.toml"
     config.write_text(CONFIG)
@@ -216,7 +241,7 @@ def test_killed_at_twenty_random_moments(tmp_path):
     seconds = finish(tmp_path / "alone")
     expected = contents(tmp_path / "alone")
     assert len(expected) == 64
-    dice = random.Random(0)
+    dice = random.Random(seed)
     kills, within, rounds = 0, 0, 0
     while kills < NUM_KILLS:
         out = tmp_path / f"killed-{rounds}"

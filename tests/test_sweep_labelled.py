@@ -1,12 +1,13 @@
 """Arrays with named axes: choosing, averaging, files of equal bytes, xarray and pandas."""
 
+import io
 import sys
 import zipfile
 
 import numpy as np
 import pytest
 
-from jlibo import Labelled
+from jlibo import Labelled, files
 from jlibo.sweeps import Variable, named_file
 
 equal = np.testing.assert_array_equal
@@ -123,11 +124,11 @@ def test_bad_files_are_told(tmp_path):
     np.savez(path, a=np.zeros(3))
     with pytest.raises(named_file.NamedFileError, match="it has no header"):
         Labelled.load(path)
-    named_file.write_atomically(
+    files.write_atomically(
         path,
         lambda file: named_file.write_arrays(file, {"format": "jlibo-labelled", "format_version": 99}, {}),
     )
-    with pytest.raises(named_file.NamedFileError, match="format jlibo-labelled 99"):
+    with pytest.raises(named_file.NamedFileError, match="format 'jlibo-labelled' 99"):
         Labelled.load(path)
     with pytest.raises(ValueError, match="cannot store 'a' of dtype object"):
         named_file.to_bytes({}, {"a": np.asarray([{}], object)})
@@ -142,8 +143,21 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path):
         raise RuntimeError("disk full")
 
     with pytest.raises(RuntimeError, match="disk full"):
-        named_file.write_atomically(path, fail_half_way)
+        files.write_atomically(path, fail_half_way)
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+
+
+def test_ctrl_c_while_a_file_is_written_stays_ctrl_c(monkeypatch):
+    """`zipfile` cannot be closed in the middle of a member, and would say so instead."""
+    begin, opened = zipfile.ZipFile.open, []
+
+    def pressed(self, *args, **options):
+        opened.append(begin(self, *args, **options))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(zipfile.ZipFile, "open", pressed)
+    with pytest.raises(KeyboardInterrupt):
+        named_file.write_arrays(io.BytesIO(), {}, {"a": np.arange(1000.0)})
 
 
 def test_members_have_no_time_of_day(tmp_path):

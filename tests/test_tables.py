@@ -336,3 +336,35 @@ def test_lifelong_run_plays_only_what_the_file_lists(write):
     assert table.present[rows, actions].all()
     np.testing.assert_allclose(result.rewards, table.metric()[rows, actions], rtol=1e-5)
     assert (np.asarray(result.regret) >= -1e-6).all()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[" * 100_000, "nested too deeply"),
+        ('{"7": ' * 100_000, "nested too deeply"),
+        ('{"7": {"3": {"X": [[' + "9" * 5000 + ']], "y": [[1]]}}}', "cannot be read as JSON"),
+        ('{"7": {"3": {"X": [[1' + "0" * 400 + ']], "y": [[1]]}}}', 'row 0: "X" should be .* of 1329 bits'),
+        ('{"7": {"3": {"X": [[1], [2]], "y": [[1' + "0" * 400 + "], [1]]}}}", 'row 0: "y" should be'),
+        ('{"7": {"3": {"X": [' + "[" * 500 + "]" * 500 + '], "y": [[1]]}}}', 'row 0: "X" should be'),
+        ('{"7": {"3": {"X": [[1], [2]], "y": [["' + "a" * 9000 + '"], [1]]}}}', 'row 0: "y" should be'),
+        ("\udcff", "cannot be read as JSON"),
+    ],
+)
+def test_hostile_hpob_files_get_the_readers_error(tmp_path, content, message):
+    path = tmp_path / "hostile.json"
+    path.write_text(content, encoding="utf-8", errors="surrogateescape")
+    with pytest.raises(ValueError, match=rf"hostile\.json.*{message}") as caught:
+        read_hpob(path, "7")
+    assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize(
+    "content", [b"task,x,y\n\xff,1,2\n", b"task,x,y\na,1,\0\n", b"task,x,y\na,1," + b"z" * 100_000 + b"\n"]
+)
+def test_hostile_csv_files_get_the_readers_error(tmp_path, content):
+    path = tmp_path / "hostile.csv"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"hostile\.csv, (after )?line \d") as caught:
+        read_csv(path)
+    assert len(str(caught.value)) < 1000

@@ -81,7 +81,8 @@ def test_own_trials_leave_failures_out():
     trials = [trial(n, p, state, float(n)) for n, (p, state) in enumerate(zip(params, states, strict=True))]
     features = SPACE.features()
     points = arrays.unit_points(SPACE, trials)
-    own, log_unit = arrays.own_trials(features, points, trials, maximise=False, room=40)
+    in_arrays = arrays.trial_arrays(points, trials)
+    own, log_unit = arrays.own_trials(features, in_arrays, maximise=False, room=40)
     assert own.features.shape == (64, features.num_features)
     assert own.told.tolist() == [True, False, False, True] + [False] * 60
     assert own.pending.tolist() == [False, False, True] + [False] * 61

@@ -247,6 +247,24 @@ def test_an_owner_is_dead_when_its_process_is():
         assert owner_is_dead(gone, age_s=0)
 
 
+def test_claims_are_counted_and_a_claim_given_back_is_not(memory):
+    task = memory.task("iris")
+
+    def claim(owner):
+        return memory.claim_pending(task.id, owner=owner, is_dead_fn=lambda *_: True).claims
+
+    assert memory.add_trial(task.id, params(), explored=False, owner="a").claims == 1
+    assert claim("b") == 2 and claim("c") == 3
+    assert memory.release("c") == 1
+    (trial,) = memory.trials(task.id)
+    assert (trial.claims, trial.owner) == (2, None)
+    assert claim("d") == 3
+    assert memory.tell(trial.id, 1.0).claims == 3
+    free = memory.add_trial(task.id, params(), explored=False, owner=None)
+    assert free.claims == 0 and claim("e") == 1
+    assert memory.trials(task.id)[1].claims == 1
+
+
 def test_an_error_in_a_transaction_leaves_no_trace(memory):
     def interrupted():
         with memory.writing() as database:

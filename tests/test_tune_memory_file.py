@@ -1,13 +1,17 @@
 """The file under the memory: what is accepted as one, and that everything else is left alone, to the byte."""
 
+import contextlib
+import json
 import os
+import re
 import shutil
 import sqlite3
 
 import pytest
 
-from jlibo.tune import memory_file
-from jlibo.tune.memory import Memory, MemoryFileError, MemoryMismatch
+from jlibo.tune import memory_file, memory_schema
+from jlibo.tune.memory import Memory, MemoryFileError, MemoryMismatch, TaskRecord
+from jlibo.tune.memory_salvage import salvage
 from jlibo.tune.space import Categorical, Float, Int, SearchSpace
 
 SPACE = SearchSpace(alpha=Float(0, 1), lam=Float(1e-4, 1e4, log=True), kind=Categorical(["a", "b"]))
@@ -60,7 +64,7 @@ def test_an_empty_file_becomes_a_memory_and_stays_one_file(path):
     assert os.listdir(path.parent) == [path.name]
     with sqlite3.connect(path) as database:
         assert database.execute("PRAGMA journal_mode").fetchone() == ("delete",)
-        assert database.execute("PRAGMA application_id").fetchone() == (memory_file.APPLICATION_ID,)
+        assert database.execute("PRAGMA application_id").fetchone() == (memory_schema.APPLICATION_ID,)
     database.close()
 
 
@@ -201,40 +205,119 @@ def test_the_file_itself_refuses_rows_that_make_no_sense(path, column, value):
 
 def test_a_newer_format_is_refused(path):
     filled(path)
-    other_sqlite(path, "PRAGMA user_version = 2").close()
+    other_sqlite(path, "PRAGMA user_version = 3").close()
     before = path.read_bytes()
-    with pytest.raises(MemoryFileError, match=r"newer jlibo \(format 2, .* 1\): update jlibo"):
+    with pytest.raises(MemoryFileError, match=r"newer jlibo \(format 3, .* 2\): update jlibo"):
         Memory.open(path, space=SPACE)
     assert path.read_bytes() == before
 
 
-def test_an_older_format_is_migrated_in_one_go_or_not_at_all(path, monkeypatch):
-    filled(path)
+# The tables of format 1, as they were written then.
+VERSION_1 = (
+    """CREATE TABLE meta (
+        key TEXT PRIMARY KEY NOT NULL,
+        value TEXT NOT NULL CHECK (typeof(value) = 'text')
+    )""",
+    """CREATE TABLE tasks (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        name TEXT NOT NULL UNIQUE CHECK (typeof(name) = 'text'),
+        budget INTEGER CHECK (typeof(budget) IN ('integer', 'null')),
+        source TEXT NOT NULL CHECK (source IN ('tuner', 'added')),
+        seed INTEGER NOT NULL CHECK (typeof(seed) = 'integer'),
+        changed INTEGER NOT NULL DEFAULT 0 CHECK (typeof(changed) = 'integer'),
+        created TEXT NOT NULL CHECK (typeof(created) = 'text')
+    )""",
+    """CREATE TABLE trials (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        task_id INTEGER NOT NULL REFERENCES tasks (id) ON DELETE CASCADE,
+        number INTEGER NOT NULL CHECK (typeof(number) = 'integer' AND number >= 0),
+        params TEXT NOT NULL CHECK (typeof(params) = 'text'),
+        state TEXT NOT NULL CHECK (state IN ('pending', 'complete', 'failed')),
+        score REAL CHECK (typeof(score) IN ('real', 'null') AND abs(score) <= 1.7976931348623157e308),
+        explored INTEGER NOT NULL CHECK (explored IN (0, 1)),
+        owner TEXT CHECK (typeof(owner) IN ('text', 'null')),
+        claimed TEXT CHECK (typeof(claimed) IN ('text', 'null')),
+        created TEXT NOT NULL CHECK (typeof(created) = 'text'),
+        finished TEXT CHECK (typeof(finished) IN ('text', 'null')),
+        UNIQUE (task_id, number),
+        CHECK ((state = 'complete') = (score IS NOT NULL)),
+        CHECK ((state = 'pending') = (finished IS NULL)),
+        CHECK (owner IS NULL OR state = 'pending')
+    )""",
+)
+TIME = "2026-03-01T09:30:00.125000Z"
+
+
+def version_1(path):
+    """A memory of format 1: a complete trial, a failed one, a pending one with an owner and one without."""
+    database = other_sqlite(path, "BEGIN", *VERSION_1)
+    meta = {"space": json.dumps(SPACE.spec()), "maximise": "1", "jlibo": "0.1.0", "deleted": "3"}
+    database.executemany("INSERT INTO meta VALUES (?, ?)", list(meta.items()))
+    database.execute("INSERT INTO tasks VALUES (4, 'iris', 20, 'tuner', 5, 7, ?)", (TIME,))
+    point = json.dumps(params(), sort_keys=True)
+    database.executemany(
+        "INSERT INTO trials VALUES (?, 4, ?, ?, ?, ?, 0, ?, ?, ?, ?)",
+        [
+            (2, 0, point, "complete", 0.75, None, None, TIME, TIME),
+            (3, 1, point, "failed", None, None, None, TIME, TIME),
+            (5, 2, point, "pending", None, "me", TIME, TIME, None),
+            (6, 3, point, "pending", None, None, None, TIME, None),
+        ],
+    )
+    database.execute(f"PRAGMA application_id = {0x6A6C6962}")
+    database.execute("PRAGMA user_version = 1")
+    database.execute("COMMIT")
+    database.close()
+    return path
+
+
+def schema_of(path):
+    with contextlib.closing(other_sqlite(path)) as database:
+        rows = database.execute(
+            "SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY name"
+        ).fetchall()
+    return [(*row, sql and re.sub(r"\s+", "", sql)) for *row, sql in rows]
+
+
+def test_format_1_becomes_format_2_with_everything_in_it(path, tmp_path):
+    version_1(path)
+    with Memory.open(path, space=SPACE) as memory:
+        (task,), trials = memory.snapshot()
+        assert task == TaskRecord(4, "iris", 20, "tuner", 5, TIME)
+        facts = [(t.id, t.number, t.state, t.score, t.owner, t.claims) for t in trials]
+        assert facts == [
+            (2, 0, "complete", 0.75, None, 0),
+            (3, 1, "failed", None, None, 0),
+            (5, 2, "pending", None, "me", 1),
+            (6, 3, "pending", None, None, 0),
+        ]
+        assert all(t.params == params() and t.task_id == 4 and t.created == TIME for t in trials)
+        assert memory.revision() == 7
+        assert memory.add_trial(4, params(), explored=False, owner=None).id == 7
+    filled(tmp_path / "new.db")
+    assert schema_of(path) == schema_of(tmp_path / "new.db")  # a migrated file is like a new one
+    with contextlib.closing(other_sqlite(path)) as database:
+        assert database.execute("PRAGMA user_version").fetchone() == (2,)
+
+
+def test_a_migration_happens_in_one_go_or_not_at_all(path, monkeypatch):
+    version_1(path)
     before = path.read_bytes()
-    monkeypatch.setattr(memory_file, "FORMAT_VERSION", 3)
-    with pytest.raises(MemoryFileError, match="has format 1, which this jlibo cannot bring to 3"):
+    monkeypatch.setattr(memory_schema, "MIGRATIONS", {})
+    with pytest.raises(MemoryFileError, match="has format 1, which this jlibo cannot bring to 2"):
         Memory.open(path, space=SPACE)
 
-    def second(database):
-        database.execute("ALTER TABLE tasks ADD COLUMN note TEXT")
+    def failing(database):
+        memory_schema._from_1_to_2(database)
+        raise OSError("the lights went out")
 
-    def third(database):
-        database.execute("UPDATE tasks SET note = 'migrated'")
-        if failing:
-            raise OSError("the lights went out")
-
-    failing = True
-    monkeypatch.setattr(memory_file, "_MIGRATIONS", {1: second, 2: third})
+    monkeypatch.setattr(memory_schema, "MIGRATIONS", {1: failing})
     with pytest.raises(OSError, match="lights"):
         Memory.open(path, space=SPACE)
     assert path.read_bytes() == before
-    failing = False
+    monkeypatch.undo()
     with Memory.open_existing(path, write=False) as memory:
-        assert len(memory.all_trials()) == 3
-    with other_sqlite(path) as database:
-        assert database.execute("SELECT note FROM tasks").fetchall() == [("migrated",)]
-        assert database.execute("PRAGMA user_version").fetchone() == (3,)
-    database.close()
+        assert len(memory.all_trials()) == 4
 
 
 def test_places_that_cannot_hold_a_memory(tmp_path):
@@ -294,3 +377,51 @@ def test_a_full_database_changes_nothing(path):
         memory.add_finished(task.id, [(params(), 1.0)] * 1000)
     with Memory.open_existing(path) as memory:
         assert len(memory.all_trials()) == 1003
+
+
+def test_a_damaged_file_of_an_older_format_is_not_migrated(path):
+    for statement in (
+        "UPDATE trials SET params = '{}' WHERE id = 3",
+        "UPDATE trials SET created = 'then' WHERE id = 3",
+        "UPDATE meta SET value = '{' WHERE key = 'space'",
+    ):
+        path.unlink(missing_ok=True)
+        other_sqlite(version_1(path), statement).close()
+        before = path.read_bytes()
+        with pytest.raises(MemoryFileError, match="is damaged"):
+            Memory.open(path, space=SPACE)
+        assert path.read_bytes() == before
+
+
+def test_an_older_format_that_is_damaged_can_be_salvaged(path, tmp_path):
+    version_1(path)
+    with open(path, "r+b") as file:
+        file.write(b"\0" * 100)
+    salvage(path, tmp_path / "new.db")
+    with Memory.open(tmp_path / "new.db", space=SPACE) as memory:
+        (task,), trials = memory.snapshot()
+        assert (task.name, task.budget, task.seed) == ("iris", 20, 5)
+        assert [(t.number, t.state, t.score) for t in trials] == [
+            (0, "complete", 0.75),
+            (1, "failed", None),
+            (2, "pending", None),
+            (3, "pending", None),
+        ]
+
+
+def test_an_older_format_that_cannot_be_written_is_read(path, monkeypatch):
+    version_1(path)
+    before = path.read_bytes()
+    real = memory_file.connect
+
+    def read_only(place, **options):
+        return real(place, **({"mode": "ro"} if place is not None else {}))
+
+    monkeypatch.setattr(memory_file, "connect", read_only)
+    with Memory.open_existing(path, write=False) as memory:
+        assert len(memory.all_trials()) == 4
+        with pytest.raises(MemoryFileError, match="cannot be opened for writing"):
+            memory.tell(5, 1.0)
+    with pytest.raises(MemoryFileError, match="cannot be opened for writing"):
+        Memory.open_existing(path)
+    assert path.read_bytes() == before

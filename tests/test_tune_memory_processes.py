@@ -122,7 +122,7 @@ def test_a_hundred_kills_lose_nothing_that_was_acknowledged(tmp_path):
             added = memory.add_trial(task.id, POINT, explored=False, owner=owner, expected_count=len(trials))
             acknowledged[added.id] = memory.tell(added.id, 0.5).score
         database = sqlite3.connect(path)
-        assert database.execute("PRAGMA quick_check").fetchall() == [("ok",)]
+        assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         database.close()
     print(json.dumps([len(acknowledged), num_batches, num_journals, num_claimed]))
     """

@@ -451,9 +451,9 @@ def test_plots():
 
 def test_nothing_compiles_until_a_padding_is_full(monkeypatch, count_traces):
     suggest, suggestions = count_traces(engine.suggest)
-    fit, fits = count_traces(engine.fit_hierarchy)  # which is in `learn`
+    history, fits = count_traces(engine._history)  # which is in `learn`
     monkeypatch.setattr(engine, "suggest", suggest)
-    monkeypatch.setattr(engine, "fit_hierarchy", fit)
+    monkeypatch.setattr(engine, "_history", history)
     tuner = jlibo.Tuner(SPACE, sizes={"num_basis": 2, "num_pair_basis": 1})
     tuner.learner = AdaptiveMetaKGL(select=False, num_steps=3)  # nobody else's: nothing is compiled yet
     for number in range(3):

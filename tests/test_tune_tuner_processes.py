@@ -5,8 +5,12 @@ import os
 import subprocess
 import sys
 import textwrap
+import warnings
 
 import pytest
+
+from jlibo.tune import Float, SearchSpace, TrialGivenUpWarning
+from jlibo.tune.memory import Memory
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and POSIX signals")
 
@@ -94,3 +98,142 @@ def test_after_a_hundred_kills_the_next_question_works(tmp_path):
     num_told, num_left = json.loads(done.stdout.splitlines()[-1])
     assert num_told > 150 and num_left > 0  # it was no dry run: kills came between ask and tell
     assert os.listdir(tmp_path) == ["memory.db"]
+
+
+def run_script(script, *args, timeout=120):
+    done = subprocess.run(
+        [sys.executable, "-W", "always", "-c", textwrap.dedent(script), *map(str, args)],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+        env=os.environ | {"JAX_PLATFORMS": "cpu", "NPROC": "4"},
+    )
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+FORK = """
+    import os, sys, traceback
+    import jlibo
+    from jlibo.tune import ForkedProcessError
+
+    SPACE = jlibo.SearchSpace(alpha=jlibo.Float(0, 1))
+    tuner = jlibo.Tuner(SPACE, memory=sys.argv[1])
+    task = tuner.task("one", budget=5)
+    trial, other = (task.ask(), task.ask()) if sys.argv[2] == "asked" else (None, None)
+
+    def refused(fn):
+        try:
+            fn()
+        except ForkedProcessError as error:
+            assert "spawn" in str(error) and str(os.getppid()) in str(error)
+            return True
+        return False
+
+    def in_child():
+        for call in (task.ask, lambda: next(iter(task)), tuner.knowledge, tuner.importance):
+            assert refused(call)
+        assert refused(lambda: jlibo.Tuner(SPACE))
+        assert refused(lambda: tuner.task("two").ask())
+        if trial is not None:
+            task.tell(trial, 0.5)
+            task.fail(other)
+            assert tuner.task("one").best.score == 0.5 and len(task.trials) == 2
+            assert "2 of 5 trials done" in repr(task)
+        try:
+            from jlibo.integrations.optuna import LiBOSampler
+        except ImportError:
+            return
+        assert refused(LiBOSampler)
+
+    if (pid := os.fork()) == 0:
+        try:
+            in_child()
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert task.ask() is not None  # the parent goes on
+"""
+
+
+@pytest.mark.parametrize("before", ["asked", "not asked"])
+def test_a_forked_process_is_told_to_spawn(tmp_path, before):
+    run_script(FORK, tmp_path / "memory.db", before)
+
+
+SAMPLER = """
+    import os, traceback
+    import optuna
+    from jlibo.integrations.optuna import LiBOSampler
+    from jlibo.tune import ForkedProcessError
+
+    study = optuna.create_study(sampler=LiBOSampler(seed=0))
+    study.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=3)
+    if (pid := os.fork()) == 0:
+        try:
+            study.ask({"x": optuna.distributions.FloatDistribution(0, 1)})
+        except ForkedProcessError as error:
+            os._exit(0 if "spawn" in str(error) else 1)
+        except BaseException:
+            traceback.print_exc()
+        os._exit(1)
+    assert os.waitpid(pid, 0)[1] == 0
+"""
+
+
+def test_a_forked_sampler_is_told_to_spawn():
+    pytest.importorskip("optuna")
+    run_script(SAMPLER)
+
+
+DEADLY = """
+    import os, signal, sys
+    import jlibo
+
+    SPACE = jlibo.SearchSpace(alpha=jlibo.Float(0, 1))
+    with jlibo.Tuner(SPACE, memory=sys.argv[1]) as tuner:
+        task = tuner.task("deadly", budget=4)
+        for trial in task:
+            if trial.number == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            task.tell(trial, trial.params["alpha"])
+        assert [trial.score is None for trial in task.trials] == [False, True, False, False]
+"""
+
+
+@pytest.mark.slow
+def test_a_trial_that_kills_its_process_is_given_up(tmp_path):
+    path = tmp_path / "memory.db"
+    command = [sys.executable, "-c", textwrap.dedent(DEADLY), str(path)]
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "NPROC": "4"}
+    for _ in range(3):
+        died = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+        assert died.returncode == -9, died.stderr
+        assert "given up" not in died.stderr
+    done = run_script(DEADLY, path)
+    (said,) = [line for line in done.stderr.splitlines() if "TrialGivenUpWarning:" in line]
+    assert "trial 1 of task 'deadly'" in said and "'alpha': " in said and "3 processes" in said
+
+
+def test_what_was_released_is_offered_again_and_again():
+    space = SearchSpace(alpha=Float(0, 1))
+    with Memory.open(None, space=space) as memory:
+        task = memory.task("one")
+        trial = memory.add_trial(task.id, {"alpha": 0.5}, explored=False, owner="first")
+        memory.release("first")
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            for number in range(10):
+                claimed = memory.claim_pending(task.id, owner=f"{number}", is_dead_fn=lambda *_: False)
+                assert claimed.id == trial.id
+                memory.release(f"{number}")
+        for number in range(3):  # and then three die
+            assert (
+                memory.claim_pending(task.id, owner=f"d{number}", is_dead_fn=lambda *_: True).id == trial.id
+            )
+        with pytest.warns(TrialGivenUpWarning, match="trial 0 of task 'one'"):
+            assert memory.claim_pending(task.id, owner="last", is_dead_fn=lambda *_: True) is None
+        assert memory.trial(trial.id).state == "failed"

@@ -8,9 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
-from numpy.typing import ArrayLike
 
-from jlibo.checks import check_shape, fail, is_concrete
+from jlibo.checks import ArrayLike, check_shape, fail, is_concrete
 from jlibo.envs.base import AbstractEnv, Task
 from jlibo.policies.base import hyper_parameter
 from jlibo.tables import Table, read_csv

@@ -6,12 +6,20 @@ than the experiment. So the traced program is kept too, in `traced/` of the same
 everything that it depends on: the description of the caller, the sources of this package, the versions and
 settings of jax. Nothing is kept where jax has no such folder, or no `flatbuffers` package to write with: then
 a later process traces again, and still finds what was compiled.
+
+A program is code: whoever can write one there decides what an experiment answers. So folders are made for the
+user alone (0700), files too (0600), and what others own or could have written is not used, with a warning
+(`private_files`). A file begins with its own name and the digest of what follows, so that a damaged file, or
+one under another's name, is not used either.
 """
 
+import atexit
+import contextlib
 import hashlib
 import importlib.util
 import os
-import tempfile
+import stat
+import warnings
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
@@ -19,6 +27,16 @@ from typing import Any, NamedTuple
 
 import jax
 from jax import export
+
+from jlibo.files import is_draft, write_atomically
+from jlibo.private_files import (
+    NotPrivate,
+    check_private_file,
+    check_private_folder,
+    is_own_file,
+    make_private_folder,
+    read_private_file,
+)
 
 SETTINGS = (
     "jax_enable_x64",
@@ -31,6 +49,80 @@ SETTINGS = (
 
 CPU_OPTIONS: dict[str, str | bool] = {"xla_backend_optimization_level": "2"}
 """LLVM's third level (XLA's default) compiles a seventh longer, and what it makes runs no faster."""
+
+
+_MAGIC = "jlibo-program 1"
+
+
+class ProgramCacheWarning(UserWarning):
+    """Programs on disk are not used; the message says why."""
+
+
+def keep_programs() -> Path | None:
+    """Let jax keep compiled programs in the user's cache folder, and this module traced ones.
+
+    Returns the folder, or None, with a warning, if others could have written there.
+    """
+    # A relative path is not valid there, says the XDG specification.
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    try:
+        root = Path(given) if os.path.isabs(given) else Path.home() / ".cache"
+        folder = root / "jlibo" / "compiled"
+        make_private_folder(folder, below=root)
+        _check_content(folder)
+        if (folder / "traced").exists():
+            check_private_folder(folder / "traced")
+            _check_content(folder / "traced")
+    except NotPrivate as problem:
+        _warn(f"{problem}: remove it if you do not know why")
+        _keep_in(None)
+        return None
+    except (OSError, RuntimeError) as error:  # RuntimeError: there is no home
+        _warn(f"the cache folder cannot be used ({error})")
+        _keep_in(None)
+        return None
+    _keep_in(folder)
+    # By default jax keeps only what took long to compile; here all of it adds up.
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    # jax's files follow the umask. Until they are closed, their folder is.
+    atexit.register(_close_files, folder)
+    return folder
+
+
+def _keep_in(folder: Path | None) -> None:
+    jax.config.update("jax_compilation_cache_dir", None if folder is None else str(folder))
+
+
+def _check_content(folder: Path) -> None:
+    """Check every file of a folder, as jax reads its own without a check; drafts of killed processes go."""
+    for entry in folder.iterdir():
+        if entry.name == "traced" and folder.name != "traced":
+            continue
+        with contextlib.suppress(FileNotFoundError):  # another process may have replaced it
+            try:
+                check_private_file(entry)
+            except NotPrivate as problem:
+                # A process that was killed could not close its own file: that can be made again.
+                if not is_own_file(entry):
+                    raise
+                entry.unlink()
+                _warn(f"{problem} and was removed")
+            if is_draft(entry):
+                entry.unlink()
+
+
+def _close_files(folder: Path) -> None:
+    """Take from others what the umask left them on the files of jax."""
+    with contextlib.suppress(OSError):
+        for entry in folder.iterdir():
+            with contextlib.suppress(OSError):
+                if is_own_file(entry) and stat.S_IMODE(entry.lstat().st_mode) & 0o077:
+                    entry.chmod(0o600)
+
+
+def _warn(problem: str) -> None:
+    warnings.warn(f"compiled programs on disk are not used: {problem}.", ProgramCacheWarning, stacklevel=3)
 
 
 class Program(NamedTuple):
@@ -93,12 +185,22 @@ def _path(description: str) -> Path | None:
 
 def _load(path: Path) -> export.Exported | None:
     try:
-        return export.deserialize(bytearray(path.read_bytes()))
-    except FileNotFoundError:
+        check_private_folder(path.parent.parent)
+        check_private_folder(path.parent)
+        line, _, payload = read_private_file(path).partition(b"\n")
+        if line.decode("ascii", "replace") != _first_line(path, payload):
+            return None
+        return export.deserialize(bytearray(payload))
+    except NotPrivate as problem:
+        _warn(f"{problem}")
         return None
     except Exception:
         # Whatever is wrong with a file in a cache, it can be made again.
         return None
+
+
+def _first_line(path: Path, payload: bytes) -> str:
+    return f"{_MAGIC} {path.stem} {hashlib.sha256(payload).hexdigest()}"
 
 
 def _export(fn, args) -> export.Exported | None:
@@ -111,10 +213,14 @@ def _export(fn, args) -> export.Exported | None:
 
 def _save(path: Path, exported: export.Exported) -> None:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-            file.write(exported.serialize())
-        os.replace(file.name, path)
+        for folder in (path.parent.parent, path.parent):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            check_private_folder(folder)
+        payload = bytes(exported.serialize())
+        content = f"{_first_line(path, payload)}\n".encode() + payload
+        write_atomically(path, lambda file: file.write(content), mode=0o600)
+    except NotPrivate as problem:
+        _warn(f"{problem}")
     except OSError:
         # A cache that cannot be written is no reason not to run.
         return

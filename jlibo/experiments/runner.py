@@ -25,6 +25,7 @@ import numpy as np
 from jlibo import metrics
 from jlibo.checks import check_count
 from jlibo.experiments import worlds
+from jlibo.experiments.budget import check_fits
 from jlibo.experiments.compiled import Program, build
 from jlibo.experiments.offline import OfflineResult, run_offline
 from jlibo.experiments.settings import Experiment
@@ -97,7 +98,7 @@ class PreparedExperiment:
         def play_chunk(chunk_seeds):
             return play(experiment, self.program, chunk_seeds, numbers, count)
 
-        parts = _in_threads(play_chunk, np.split(seeds, num_chunks), self.num_threads)
+        parts = _in_threads(play_chunk, np.split(seeds, num_chunks), self.num_threads, on_error=count.stop)
         results, support = jax.tree.map(lambda *leaves: np.concatenate(leaves)[: self.num_seeds], *parts)
         kind: Any = LifelongResult if experiment.kind == "lifelong" else OfflineResult
         rest: dict[str, Any] = {"carry": None} if experiment.kind == "lifelong" else {}
@@ -126,6 +127,12 @@ def prepare_experiment(
     check_count("num_threads", num_threads)
     seeds_at_once = MAX_SEEDS_AT_ONCE[experiment.kind] if seeds_at_once is None else seeds_at_once
     check_count("seeds_at_once", seeds_at_once)
+    check_fits(
+        experiment,
+        num_seeds,
+        seeds_at_once=seeds_at_once,
+        itemsize=jnp.dtype(jnp.result_type(float)).itemsize,
+    )
     most = max(1, seeds_at_once // num_threads)
     at_once = min(-(-num_seeds // num_threads), most)
     if progress_fn is not None:
@@ -146,7 +153,14 @@ def _usual_threads() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _in_threads(fn: Callable[[Any], Any], items: list, num_threads: int) -> list:
+def _in_threads(
+    fn: Callable[[Any], Any],
+    items: list,
+    num_threads: int,
+    *,
+    on_error: Callable[[], None] = lambda: None,
+) -> list:
+    """`fn` of every item. If one fails, or the user interrupts, `on_error` is called to stop the others."""
     if num_threads == 1 or len(items) == 1:
         return [fn(item) for item in items]
     # A thread does not see what its caller set by `with jax.enable_x64(...)`.
@@ -159,8 +173,15 @@ def _in_threads(fn: Callable[[Any], Any], items: list, num_threads: int) -> list
     pool = ThreadPoolExecutor(num_threads)
     try:
         return list(pool.map(in_this_precision, items))
+    except BaseException:
+        on_error()
+        raise
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+class _Stopped(Exception):
+    """Another thread failed or the user interrupted: this one need not go on."""
 
 
 class _Count:
@@ -169,9 +190,16 @@ class _Count:
     def __init__(self, total: int, report: ProgressFn):
         self.total, self.report, self.done = total, report, 0
         self.lock = threading.Lock()
+        self.is_stopped = False
+
+    def stop(self):
+        """Let every thread end after the segment that it plays now."""
+        self.is_stopped = True
 
     def one_more(self):
         with self.lock:
+            if self.is_stopped:
+                raise _Stopped
             self.done += 1
             self.report(self.done / self.total, "running")
 

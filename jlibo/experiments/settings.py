@@ -22,7 +22,10 @@ hyper-parameters do not give the paper's finding in our reading, and README.md s
 
 import dataclasses
 import difflib
+import math
 from collections.abc import Mapping
+
+from jlibo.printable import printable
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,7 +175,7 @@ def find(name: str) -> Experiment:
     """The experiment called `name`."""
     if name not in REGISTRY:
         raise SettingError(
-            f"There is no experiment '{name}'.{_nearest(name, REGISTRY)} `jlibo list` shows all."
+            f"There is no experiment '{_short(name)}'.{_nearest(name, REGISTRY)} `jlibo list` shows all."
         )
     return REGISTRY[name]
 
@@ -185,15 +188,21 @@ def override(experiment: Experiment, changes: Mapping[str, str]) -> Experiment:
     values = {}
     for name, text in changes.items():
         if name not in known:
-            raise SettingError(f"There is no setting '{name}'.{_nearest(name, known)}")
+            raise SettingError(f"There is no setting '{_short(name)}'.{_nearest(name, known)}")
         values[name] = _parse(name, text, type(getattr(experiment, name)))
     changed = dataclasses.replace(experiment, **values)
     _check(changed)
     return changed
 
 
+def changed_settings(experiment: Experiment) -> dict[str, int | float | str]:
+    """The settings in which `experiment` differs from the registered one of its name."""
+    registered = REGISTRY.get(experiment.name, experiment).settings()
+    return {name: value for name, value in experiment.settings().items() if value != registered[name]}
+
+
 def _nearest(name: str, known) -> str:
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.4)
+    close = difflib.get_close_matches(name[:100], list(known), n=1, cutoff=0.4)
     return f" Did you mean '{close[0]}'?" if close else f" Known: {', '.join(known)}."
 
 
@@ -211,13 +220,18 @@ _CHOICES = {
 def _parse(name: str, text: str, kind: type):
     if name in _CHOICES:
         if text not in _CHOICES[name]:
-            raise SettingError(f"'{name}' should be one of {', '.join(_CHOICES[name])}, but got '{text}'.")
+            choices = ", ".join(_CHOICES[name])
+            raise SettingError(f"'{name}' should be one of {choices}, but got '{_short(text)}'.")
         return text
     try:
         return kind(text)
-    except ValueError:
+    except (ValueError, OverflowError):
         wanted = "a whole number" if kind is int else "a number"
-        raise SettingError(f"'{name}' should be {wanted}, but got '{text}'.") from None
+        raise SettingError(f"'{name}' should be {wanted}, but got '{_short(text)}'.") from None
+
+
+def _short(text: object) -> str:
+    return printable(text, max_length=60)
 
 
 _RANGES = {
@@ -242,7 +256,34 @@ _POSITIVE = (
 )
 
 
+SMALLEST, LARGEST = 1.1754944e-38, 3.4028235e38
+"""The range of float32: a number above becomes infinite there, one below becomes 0."""
+MAX_SIZE = 2**31 - 1
+"""Arrays are indexed by int32."""
+
+
+def _check_representable(experiment: Experiment) -> None:
+    """Every number must be one that the compiled program can take as it is, whatever the precision."""
+    for name, value in experiment.settings().items():
+        if isinstance(value, int) and not abs(value) <= MAX_SIZE:
+            # Python does not print whole numbers of thousands of digits.
+            got = value if abs(value) < 2**64 else f"one of {value.bit_length()} bits"
+            raise SettingError(f"'{name}' should be a whole number up to {MAX_SIZE}, but got {got}.")
+        if isinstance(value, float) and math.isfinite(value) and value != 0:
+            if abs(value) > LARGEST:
+                raise SettingError(
+                    f"'{name}' should be at most {LARGEST:.6g}, the largest float32: "
+                    f"{value:g} would be infinite."
+                )
+            if abs(value) < SMALLEST:
+                raise SettingError(
+                    f"'{name}' should be 0 or at least {SMALLEST:.6g}, the smallest float32: "
+                    f"{value:g} would be 0."
+                )
+
+
 def _check(experiment: Experiment) -> None:
+    _check_representable(experiment)
     if experiment.kind == "offline" and (experiment.environment, experiment.rewards) != ("synthetic", "raw"):
         raise SettingError(
             "'environment' and 'rewards' should be synthetic and raw offline, "

@@ -17,7 +17,6 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, final
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -29,6 +28,7 @@ from jlibo.tune.dictionary import MANY_FEATURES, LargeDictionaryWarning, SpaceFe
 from jlibo.tune.engine import Knowledge, Learner
 from jlibo.tune.learning import learn_records, without_names
 from jlibo.tune.memory_records import TaskRecord, TrialRecord
+from jlibo.tune.process import check_process
 from jlibo.tune.space import SearchSpace
 
 NUM_CANDIDATES = candidates.POOL + candidates.NEARBY
@@ -65,6 +65,7 @@ class Learned:
 
 def make_model(space: SearchSpace, *, mode: str, sizes: Mapping[str, Any] | None) -> Model:
     """The model on `space`. Without `sizes`, the largest dictionary of those that are not slow."""
+    check_process("LiBOSampler")
     features = _small_features(space) if sizes is None else space.features(**sizes)
     return Model(
         space,
@@ -79,10 +80,7 @@ def make_model(space: SearchSpace, *, mode: str, sizes: Mapping[str, Any] | None
 def learn(model: Model, tasks: Sequence[TaskRecord], trials: Sequence[TrialRecord]) -> Learned:
     """What the tasks teach. Their scores are better when higher."""
     parts = model.space, model.features, model.learner, model.policy, model.scaling
-    knowledge, num_tasks = learn_records(*parts, tasks, trials, maximise=True)
-    # Nobody asks for the summary here, and it is not always of one shape: `suggest` would compile anew.
-    knowledge = eqx.tree_at(lambda known: known.summary, knowledge, None)
-    return Learned(knowledge, num_tasks)
+    return Learned(*learn_records(*parts, tasks, trials, maximise=True))
 
 
 def choose(
@@ -98,25 +96,34 @@ def choose(
 
     `trials` are the task's own, their scores better when higher; pending ones are not offered again.
     """
+    check_process("LiBOSampler")
     tried = arrays.unit_points(model.space, trials)
-    points, is_real = _points(model, trials, tried, seed=(seed, learned.num_tasks, number))
-    is_failed = np.asarray([trial.state == "failed" for trial in trials], bool)
-    is_scored = np.asarray([trial.state == "complete" for trial in trials], bool)
-    left = candidates.left_to_try(points[is_real], tried, tried[is_failed], tried[is_scored])
+    own = arrays.trial_arrays(tried, trials)
+
+    def left_of(points: np.ndarray) -> np.ndarray:
+        return candidates.left_to_try(points, tried, tried[own.is_failed], tried[own.is_told])
+
+    points, is_real = _points(model, own, seed=(seed, learned.num_tasks, number))
     available = np.zeros(len(points), bool)
-    available[is_real] = left
+    available[is_real] = left_of(points[is_real])
+    if model.whole is None and candidates.was_tried(points[np.argmax(available)], tried):
+        # All of these were tried, but the space may have more.
+        new = candidates.untried(model.space, tried, seed=(seed, learned.num_tasks, number, 3))
+        if new is not None:
+            points[-len(new) :] = new
+            available = left_of(points)
 
     counts = model.learner.exploration.counts(learned.num_tasks + 1, budget)
     if len(trials) < int(counts[learned.num_tasks]):
         rng = np.random.default_rng([seed, learned.num_tasks, number, 1])
         return model.space.from_unit(points[rng.choice(np.flatnonzero(available))]), True
-    own, log_unit = arrays.own_trials(model.features, tried, trials, maximise=True, room=budget)
+    rows, log_unit = arrays.own_trials(model.features, own, maximise=True, room=budget)
     dtype = jnp.result_type(float)
     answer = engine.suggest(
         model.policy,
         model.scaling,
         learned.knowledge,
-        own,
+        rows,
         model.features(jnp.asarray(points, dtype)),
         jnp.asarray(available),
         jnp.asarray(log_unit, dtype),
@@ -126,7 +133,7 @@ def choose(
 
 
 def _points(
-    model: Model, trials: Sequence[TrialRecord], tried: np.ndarray, *, seed: tuple[int, ...]
+    model: Model, trials: arrays.TrialArrays, *, seed: tuple[int, ...]
 ) -> tuple[np.ndarray, np.ndarray]:
     """The unit points to choose from, always equally many, and which of them are no padding."""
     is_real = np.ones(NUM_CANDIDATES, bool)
@@ -134,9 +141,8 @@ def _points(
         is_real[len(model.whole) :] = False
         padding = np.repeat(model.whole[:1], NUM_CANDIDATES - len(model.whole), axis=0)
         return np.concatenate([model.whole, padding]), is_real
-    scored = [(trial.score, place) for place, trial in enumerate(trials) if trial.score is not None]
-    best_first = [place for _, place in sorted(scored, key=lambda pair: -pair[0])]
-    near = candidates.nearby(model.space, tried[best_first], seed=(*seed, 2))
+    best = trials.best_first(candidates.NUM_CENTRES, maximise=True)
+    near = candidates.nearby(model.space, trials.points[best], seed=(*seed, 2))
     return np.concatenate([candidates.pool(model.space, seed=seed), near]), is_real
 
 

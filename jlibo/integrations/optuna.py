@@ -40,7 +40,9 @@ from jlibo.integrations.model import Learned, Model
 from jlibo.integrations.optuna_past import MemoryPast, NoPast, StudiesPast
 from jlibo.integrations.optuna_space import Coded, coded_parameter, coded_space, decode, decode_value
 from jlibo.tune import modes
+from jlibo.tune.learning import has_changed, score_counts
 from jlibo.tune.memory import Memory
+from jlibo.tune.process import check_process
 from jlibo.tune.space import SearchSpace
 
 DEFAULT_BUDGET = 50
@@ -91,6 +93,7 @@ class LiBOSampler(BaseSampler):
         sizes: Mapping[str, Any] | None = None,
         warn_independent_sampling: bool = True,
     ):
+        check_process("LiBOSampler")
         if seed is not None:
             check_count("seed", seed, at_least=0)
         check_count("budget", budget)
@@ -118,7 +121,7 @@ class LiBOSampler(BaseSampler):
         self._offers: dict[tuple[str, int], _Offer] = {}
         self._first: set[tuple[str, int]] = set()
         self._models: dict[SearchSpace, Model] = {}
-        self._learned: dict[SearchSpace, tuple[Any, Learned]] = {}
+        self._learned: dict[SearchSpace, tuple[tuple[Any, ...], dict[int, int], Learned]] = {}
         self._told: set[tuple[str, str]] = set()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -252,12 +255,18 @@ class LiBOSampler(BaseSampler):
             self._models[space] = models.make_model(space, mode=self._mode, sizes=self._sizes)
         model = self._models[space]
         stamp = self._past.stamp(study)
-        if space not in self._learned or self._learned[space][0] != stamp:
+        held = self._learned.get(space)
+        if held is None or held[0] != stamp:
             tasks, trials, problem = self._past.read(study, space)
             if problem is not None:
                 self._say(study, "past", problem)
-            self._learned[space] = stamp, models.learn(model, tasks, trials)
-        return model, self._learned[space][1]
+            ids = {task.id for task in tasks}
+            counts = score_counts(trial for trial in trials if trial.task_id in ids)
+            is_same_study = held is not None and held[0][0] == stamp[0]
+            if held is None or not is_same_study or has_changed(held[1], counts):
+                held = stamp, counts, models.learn(model, tasks, trials)
+            self._learned[space] = (stamp, *held[1:])
+        return model, self._learned[space][2]
 
     def _why_independent(self, name: str, distribution: BaseDistribution) -> str:
         why = "not all trials of the study have it with the same distribution"

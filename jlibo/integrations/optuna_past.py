@@ -5,7 +5,7 @@
 | `renew`           | forget what was read: a study begins                                          |
 | `check_direction` | an error if the past cannot be set beside the study                           |
 | `spaces`          | the search space of every past task, oldest first                             |
-| `stamp`           | changes when the past does, so that learning is not repeated                  |
+| `stamp`           | a pair: whose past it is, and what changes when this past does                |
 | `read`            | the past tasks in a space and their trials, and what is wrong with the others |
 | `add`             | a trial has finished; what is wrong if it cannot be kept                      |
 
@@ -26,7 +26,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from jlibo.integrations import optuna_trials as trials_of
 from jlibo.integrations.optuna_memory import MemoryLink, own_task
-from jlibo.integrations.optuna_space import coded_space, encode
+from jlibo.integrations.optuna_space import coded_space, encode, plain_name
 from jlibo.integrations.optuna_trials import PastTask
 from jlibo.tune.memory import Memory
 from jlibo.tune.memory_records import TaskRecord, TrialRecord
@@ -48,7 +48,7 @@ class AbstractPast(abc.ABC):
     def spaces(self, study: Study) -> list[SearchSpace]: ...
 
     @abc.abstractmethod
-    def stamp(self, study: Study) -> Any: ...
+    def stamp(self, study: Study) -> tuple[Any, Any]: ...
 
     @abc.abstractmethod
     def read(self, study: Study, space: SearchSpace) -> Read: ...
@@ -82,7 +82,7 @@ class NoPast(AbstractPast):
         return []
 
     def stamp(self, study):
-        return None
+        return None, None
 
     def read(self, study, space):
         return [], [], None
@@ -119,12 +119,16 @@ class StudiesPast(AbstractPast):
 
     def stamp(self, study):
         self._past(study)
-        return study.study_name, self._version
+        return (study.study_name, self._version), None
 
     def read(self, study, space):
         past = self._past(study)
         same = [task for task in past if task.space == space]
         others = [task for task in past if task.space != space]
+        if self._given is None:
+            # Nobody named these studies. One without a common parameter is another problem, and no news.
+            own = set(map(plain_name, space))
+            others = [task for task in others if not own.isdisjoint(map(plain_name, task.space))]
         tasks = [TaskRecord(task.records[0].task_id, task.name, None, "added", 0, "") for task in same]
         return tasks, [record for task in same for record in task.records], _others(others, space)
 

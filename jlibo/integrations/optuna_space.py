@@ -52,6 +52,11 @@ def coded_parameter(name: str, distribution: BaseDistribution) -> tuple[str, Par
         return None
 
 
+def plain_name(coded_name: str) -> str:
+    """The name that Optuna has for a parameter, without the step."""
+    return coded_name.rsplit(" [", 1)[0] if coded_name.endswith(" k]") else coded_name
+
+
 def coded_space(distributions: Mapping[str, BaseDistribution]) -> SearchSpace | None:
     """The space of those distributions that can be represented; None if none can."""
     pairs = [coded_parameter(name, distribution) for name, distribution in distributions.items()]

@@ -1,6 +1,7 @@
 """Sweeps: seeds x hyper-parameters of one function, in chunks, on all devices, and again after a crash."""
 
 from jlibo.sweeps.folder import SweepFolderError as SweepFolderError
+from jlibo.sweeps.folder import SweepStorageError as SweepStorageError
 from jlibo.sweeps.folder import SweepWarning as SweepWarning
 from jlibo.sweeps.labelled import Labelled as Labelled
 from jlibo.sweeps.labelled import Variable as Variable

@@ -4,15 +4,17 @@ A chunk is a pure function of its number, so that a task of a worker that was lo
 elsewhere. Workers compile once and keep the program. They need jlibo, in the same versions, and one thread
 each; where one has more, its chunks still run one at a time (see the trap in `engines.choose_devices`).
 
-The user's function travels to the workers as `cloudpickle`, which is how Dask itself ships functions between
-the user's own processes. Nothing of it is written to disk: folders hold arrays alone.
+The user's function travels to the workers as `cloudpickle`, which is how Dask itself ships functions. Anyone
+who can connect to a scheduler can therefore run code on it and on its workers, and these can send objects
+that run code in the client when they are unpickled: the members of a cluster have to trust each other.
+`dask_cluster` starts local clusters that only their own client can connect to. Nothing pickled is written to
+disk: folders hold arrays alone.
 """
 
+import concurrent.futures
 import contextlib
 import dataclasses
 import hashlib
-import logging
-import os
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any
@@ -21,7 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jlibo.checks import check_count
+from jlibo.printable import printable
 from jlibo.sweeps.engines import Finished
 from jlibo.sweeps.points import Plan
 from jlibo.sweeps.program import CompiledChunks, Program, double_precision, trace, versions
@@ -46,6 +48,10 @@ class Order:
 
 class WorkerError(RuntimeError):
     """A worker would compute something else than what was asked for."""
+
+
+class ClusterError(RuntimeError):
+    """The scheduler of the sweep is gone, or does not work for it any more."""
 
 
 # --- on a worker --------------------------------------------------------------------------------------------
@@ -119,88 +125,57 @@ def dask_chunks(
     order_bytes = cloudpickle.dumps(order)
     name = hashlib.sha256(order_bytes).hexdigest()[:16]
     # One copy on the scheduler, which workers fetch: it is a task as well, and so survives any worker.
-    shipped = client.submit(bytes, order_bytes, key=f"jlibo-order-{name}")
-    futures = {
-        client.submit(compute_chunk, shipped, number, key=f"jlibo-chunk-{name}-{number:05d}"): number
-        for number in numbers
-    }
+    with _cluster_errors():
+        shipped = client.submit(bytes, order_bytes, key=f"jlibo-order-{name}")
+        futures = {
+            client.submit(compute_chunk, shipped, number, key=f"jlibo-chunk-{name}-{number:05d}"): number
+            for number in numbers
+        }
     if meter is not None:
         meter.begin(0)
     try:
-        for future, arrays in as_completed(list(futures), with_results=True):
+        # Results are fetched here and not by `as_completed`: if the scheduler dies while it fetches, it loses
+        # the future and waits for it for ever.
+        for future in as_completed(list(futures)):
+            if future.status == "error":
+                raise future.exception()
+            if future.status != "finished":
+                raise _lost(f"a chunk was {printable(future.status)}")
+            with _cluster_errors():
+                arrays = future.result()
             number = futures.pop(future)
             future.release()
             yield number, arrays
             if meter is not None:
                 meter.finish(1)
     finally:
-        # At the end there is nothing left to cancel; when stopped, the cluster should stop too.
-        if futures:
+        # At the end there is nothing left to cancel; when stopped, the cluster should stop too. A scheduler
+        # that is gone is not waited for.
+        if futures and client.status == "running":
             with contextlib.suppress(Exception):
                 client.cancel(list(futures))
 
 
-def worker_budget(client: Any) -> int | None:
-    """Half of the memory of the smallest worker, where workers have limits."""
+@contextlib.contextmanager
+def _cluster_errors() -> Iterator[None]:
+    """Turn what `distributed` raises when its scheduler is gone into a `ClusterError`."""
+    from distributed.comm.core import CommClosedError
+
+    try:
+        yield
+    except (CommClosedError, OSError, TimeoutError, concurrent.futures.CancelledError) as error:
+        raise _lost(type(error).__name__) from None
+
+
+def _lost(what: str) -> ClusterError:
+    return ClusterError(
+        f"the connection to the Dask scheduler was lost ({what}). Finished chunks are kept if the sweep has "
+        "a folder: start the scheduler and run the same sweep again to resume."
+    )
+
+
+def worker_memory(client: Any) -> int | None:
+    """Return the memory of the smallest worker in bytes, where workers have limits."""
     workers = client.scheduler_info(n_workers=-1)["workers"].values()
     limits = [worker["memory_limit"] for worker in workers if worker.get("memory_limit")]
-    return min(limits) // 2 if limits else None
-
-
-def worker_environment() -> dict[str, str]:
-    """What has to be set before a worker imports jax."""
-    nproc = os.environ.get("NPROC") or str(max(4, os.cpu_count() or 1))
-    answer = {"NPROC": nproc, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    if getattr(jax.config, _CACHE_SETTINGS[0]):
-        # Whoever keeps compiled programs here shares them: all workers compile the same one.
-        for name in _CACHE_SETTINGS:
-            answer[name.upper()] = str(getattr(jax.config, name))
-    return answer
-
-
-_CACHE_SETTINGS = (
-    "jax_compilation_cache_dir",
-    "jax_persistent_cache_min_compile_time_secs",
-    "jax_persistent_cache_min_entry_size_bytes",
-)
-
-
-@contextlib.contextmanager
-def local_client(num_workers: int) -> Iterator[Any]:
-    """A client of a cluster on this machine: processes of one thread, on the loopback interface alone."""
-    check_count("num_workers", num_workers)
-    try:
-        import dask.config as dask_config
-        from distributed import Client, LocalCluster
-    except ImportError:
-        raise ImportError(NEEDS_DASK) from None
-    settings = {
-        "distributed.nanny.pre-spawn-environ": worker_environment(),
-        # A chunk is not to blame for the workers that die under it.
-        "distributed.scheduler.allowed-failures": 20,
-    }
-    with (
-        dask_config.set(settings),
-        LocalCluster(
-            n_workers=num_workers,
-            threads_per_worker=1,
-            processes=True,
-            host="127.0.0.1",
-            dashboard_address=None,  # pyright: ignore[reportArgumentType]
-            memory_limit=0,  # a chunk is within its budget already; Dask would kill at a limit of its own
-            silence_logs=logging.CRITICAL,
-        ) as cluster,
-        Client(cluster) as client,
-    ):
-        yield client
-
-
-@contextlib.contextmanager
-def connect(address: str) -> Iterator[Any]:
-    """A client of the scheduler at `address`, such as tcp://10.0.0.1:8786."""
-    try:
-        from distributed import Client
-    except ImportError:
-        raise ImportError(NEEDS_DASK) from None
-    with Client(address, timeout="10s") as client:
-        yield client
+    return min(limits, default=None)

@@ -13,25 +13,73 @@ they were computed, so that a sweep that was interrupted ends with the bytes of 
 
 import contextlib
 import dataclasses
+import errno
 import functools
 import hashlib
 import io
 import json
+import os
+import re
+import stat
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from jlibo import files, npz
+from jlibo.printable import described, printable
 from jlibo.sweeps import named_file
 
 FORMAT_VERSION = 1
 _MAGIC = f"jlibo-chunk {FORMAT_VERSION}"
+_KINDS = {
+    ".lock": "file",
+    "sweep.json": "file",
+    "result.npz": "file",
+    "summary.csv": "file",
+    "chunks": "folder",
+}
+"""What a folder holds besides drafts."""
+_OWN_DRAFT = re.compile(r"\.draft-(sweep\.json|result\.npz|summary\.csv|[0-9]{5,}\.chunk)-\w+")
+_MAX_MANIFEST = 16 * 2**20
+_USER_ERRORS = {
+    errno.EACCES,
+    errno.EEXIST,
+    errno.EISDIR,
+    errno.ELOOP,
+    errno.ENAMETOOLONG,
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.EPERM,
+    errno.EROFS,
+}
+"""Failures to open a folder that another path or other permissions put right."""
 
 
 class SweepFolderError(ValueError):
     """The folder cannot take this sweep; the message says why, and what would do."""
+
+
+class SweepStorageError(OSError):
+    """A file of the sweep could not be written or read, for instance because the disk is full.
+
+    Finished chunks are kept, and the same call resumes.
+    """
+
+    @classmethod
+    def of(cls, error: OSError, doing: str, folder: Path) -> "SweepStorageError":
+        """Return the error to raise in place of `error`; its text is one sentence about the sweep."""
+        reason = error.strerror or error
+        return cls(
+            error.errno,
+            f"cannot {doing}: {reason}. Finished chunks in '{printable(folder)}' are kept: put this right "
+            "and run the same sweep again to resume",
+        )
+
+    def __str__(self) -> str:
+        return self.strerror or super().__str__()
 
 
 class SweepWarning(UserWarning):
@@ -56,89 +104,132 @@ class SweepFolder:
     def chunk_path(self, number: int) -> Path:
         return self.path / "chunks" / f"{number:05d}.chunk"
 
-    def write_chunk(self, number: int, names: Sequence[str], arrays: Sequence[np.ndarray]) -> None:
+    def write_chunk(self, number: int, arrays: Mapping[str, np.ndarray]) -> None:
         """Keep a finished chunk."""
         header = {"identity": self._digest, "chunk": number}
-        payload = named_file.to_bytes(header, dict(zip(names, arrays, strict=True)))
+        payload = named_file.to_bytes(header, arrays)
         line = f"{_MAGIC} {hashlib.sha256(payload).hexdigest()}\n".encode()
-        named_file.write_atomically(self.chunk_path(number), lambda file: file.write(line + payload))
+        path = self.chunk_path(number)
+        with storage_errors(f"write '{printable(path)}'", self.path):
+            files.write_atomically(path, lambda file: file.write(line + payload))
 
-    def read_chunk(self, number: int, names: Sequence[str]) -> list[np.ndarray]:
-        """A chunk's arrays; raises `NamedFileError` if the file is not what was written."""
-        line, _, payload = self.chunk_path(number).read_bytes().partition(b"\n")
+    def read_chunk(self, number: int, expected: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """Return a chunk's arrays by name.
+
+        `expected` has the shape and dtype of each array. Raises `NpzError` if the file is not what was
+        written, and `FileNotFoundError` if there is none.
+        """
+        path = self.chunk_path(number)
+        _check_kind(path, "file")
+        num_bytes = sum(spec.size * np.dtype(spec.dtype).itemsize for spec in expected.values())
+        most = (
+            num_bytes + num_bytes // 8 + 2**20
+        )  # incompressible arrays grow a little, and there are headers
+        with storage_errors(f"read '{printable(path)}'", self.path), open(path, "rb") as file:
+            content = file.read(most + 1)
+        line, _, payload = content.partition(b"\n")
         if line.decode("ascii", "replace") != f"{_MAGIC} {hashlib.sha256(payload).hexdigest()}":
             raise named_file.NamedFileError("its checksum does not fit")
-        header, arrays = named_file.read_arrays(io.BytesIO(payload))
-        if header != {"identity": self._digest, "chunk": number} or set(arrays) != set(names):
+        header, arrays = named_file.read_arrays(io.BytesIO(payload), max_bytes=most)
+        if header != {"identity": self._digest, "chunk": number}:
             raise named_file.NamedFileError("it belongs to another sweep or place")
-        return [arrays[name] for name in names]
+        found = {name: (array.shape, array.dtype) for name, array in arrays.items()}
+        if found != {name: (tuple(spec.shape), np.dtype(spec.dtype)) for name, spec in expected.items()}:
+            raise named_file.NamedFileError("its arrays are not those of the sweep")
+        return arrays
 
-    def missing(self, numbers: Iterable[int], names: Sequence[str]) -> list[int]:
-        """Which chunks are still to be computed. Whatever is corrupt is told, removed, and one of them."""
+    def missing(self, expected: Iterable[tuple[int, Mapping[str, Any]]]) -> list[int]:
+        """Return the numbers of the chunks that are still to be computed, of those in `expected`.
+
+        A corrupt chunk is one of them: a warning tells so, and the file is removed.
+        """
         answer = []
-        for number in numbers:
+        for number, specs in expected:
             try:
-                self.read_chunk(number, names)
+                self.read_chunk(number, specs)
             except FileNotFoundError:
                 answer.append(number)
-            except named_file.NamedFileError as error:
+            except npz.NpzError as error:
+                path = self.chunk_path(number)
                 warnings.warn(
-                    f"'{self.chunk_path(number)}' is corrupt: {error}. The chunk is computed anew.",
+                    f"'{printable(path)}' is corrupt: {error}. The chunk is computed anew.",
                     SweepWarning,
                     stacklevel=2,
                 )
-                self.chunk_path(number).unlink()
+                with storage_errors(f"remove '{printable(path)}'", self.path):
+                    path.unlink()
                 answer.append(number)
         return answer
 
 
-def stored_chunk(path: Path) -> int | None:
-    """The chunk of the sweep in the folder, if there is one: who goes on takes the same."""
-    found = _read_manifest(path)
-    return None if found is None else found.get("chunk")
+@contextlib.contextmanager
+def storage_errors(doing: str, folder: Path) -> Iterator[None]:
+    """Turn an `OSError` of the block into a `SweepStorageError`; that a file is missing stays as it is."""
+    try:
+        yield
+    except (FileNotFoundError, SweepStorageError):
+        raise
+    except OSError as error:
+        raise SweepStorageError.of(error, doing, folder) from None
+
+
+def stored_chunk(path: Path, identity: Mapping[str, Any]) -> int | None:
+    """Return the chunk size of the sweep in the folder, which a resumed sweep uses; None in a new folder."""
+    found = _read_manifest(path, _manifest(identity))
+    if found is None:
+        return None
+    chunk = found.get("chunk")
+    if isinstance(chunk, bool) or not isinstance(chunk, int) or not 1 <= chunk < 2**31:
+        raise SweepFolderError(
+            f"'{printable(path / 'sweep.json')}' is not what a sweep wrote: 'chunk' should be a whole "
+            f"number of at least 1, but got {described(chunk)}. Give another folder."
+        )
+    return chunk
 
 
 def open_folder(path: Path, identity: Mapping[str, Any]) -> SweepFolder:
-    """Begin a sweep in a new folder, or go on with the same one. For one process at a time; see `locked`."""
-    found = _read_manifest(path)
-    identity = json.loads(_as_json({"format_version": FORMAT_VERSION, **identity}))
-    if found is None:
-        strangers = sorted(
-            entry.name for entry in path.iterdir() if entry.name != ".lock" and not named_file.is_draft(entry)
-        )
-        if strangers and strangers != ["chunks"]:
-            raise SweepFolderError(
-                f"'{path}' is no sweep's folder and is not empty (it has '{strangers[0]}'): give another."
-            )
-    elif found != identity:
+    """Begin a sweep in a new folder, or resume the same one. For one process at a time; see `locked`."""
+    text = _manifest(identity)
+    identity = json.loads(text)
+    found = _read_manifest(path, text)
+    if found is not None and found != identity:
+        differences = _differences(found, identity)
+        more = f"; and {len(differences) - 8} more" if len(differences) > 8 else ""
         raise SweepFolderError(
-            f"'{path}' holds another sweep: {'; '.join(_differences(found, identity))}. "
+            f"'{printable(path)}' holds another sweep: {'; '.join(differences[:8])}{more}. "
             "Give another folder, or remove this one to begin anew."
         )
-    (path / "chunks").mkdir(exist_ok=True)
-    for folder in (path, path / "chunks"):
-        for entry in folder.iterdir():
-            if named_file.is_draft(entry):
-                entry.unlink()
-    if found is None:
-        text = json.dumps(identity, indent=1, sort_keys=True) + "\n"
-        named_file.write_atomically(path / "sweep.json", lambda file: file.write(text.encode()))
+    with storage_errors(f"write to '{printable(path)}'", path):
+        (path / "chunks").mkdir(exist_ok=True)
+        for folder in (path, path / "chunks"):
+            for entry in os.scandir(folder):
+                if _OWN_DRAFT.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+                    os.unlink(entry.path)
+        if found is None:
+            files.write_atomically(path / "sweep.json", lambda file: file.write(text.encode()))
     return SweepFolder(path, identity)
 
 
 def join_folder(path: Path, identity: Mapping[str, Any]) -> SweepFolder:
     """The folder that another process of the same sweep has opened."""
-    return SweepFolder(path, json.loads(_as_json({"format_version": FORMAT_VERSION, **identity})))
+    return SweepFolder(path, json.loads(_manifest(identity)))
 
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Make the folder, and keep other processes out of it until the end of the block, or of this process."""
+    """Make the folder, and keep other processes out of it until the end of the block, or of this process.
+
+    A folder that is not a sweep's is refused first, and nothing in it is touched.
+    """
     try:
         path.mkdir(parents=True, exist_ok=True)
-        file = open(path / ".lock", "a")  # noqa: SIM115  (closed below, with the lock)
+        _check_entries(path)
+        flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+        file = open(os.open(path / ".lock", flags, 0o666), "r+b")  # noqa: SIM115  (closed below, with the lock)
     except OSError as error:
-        raise SweepFolderError(f"cannot write to '{path}': {error.strerror or error}.") from None
+        if error.errno not in _USER_ERRORS:
+            raise SweepStorageError.of(error, f"write to '{printable(path)}'", path) from None
+        raise SweepFolderError(f"cannot write to '{printable(path)}': {error.strerror or error}.") from None
     with file:
         try:
             import fcntl
@@ -148,21 +239,68 @@ def locked(path: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise SweepFolderError(f"'{path}' is in use by another process: wait for its end.") from None
+            raise SweepFolderError(
+                f"'{printable(path)}' is in use by another process: wait for its end."
+            ) from None
         except OSError:  # a file system without such locks
             pass
         yield
 
 
-def _read_manifest(path: Path) -> dict[str, Any] | None:
+def _check_entries(path: Path) -> None:
+    """Refuse a folder with entries that no sweep wrote, or of another kind than a sweep writes.
+
+    A symbolic link is of another kind: what is written or removed there would be elsewhere.
+    """
+    entries = [entry.name for entry in os.scandir(path) if not _OWN_DRAFT.fullmatch(entry.name)]
+    strangers = sorted(set(entries) - {".lock", "chunks"})
+    if strangers and "sweep.json" not in entries:
+        raise SweepFolderError(
+            f"'{printable(path)}' is no sweep's folder and is not empty (it has '{printable(strangers[0])}')"
+            ": give another."
+        )
+    for name, kind in _KINDS.items():
+        _check_kind(path / name, kind)
+
+
+def _check_kind(path: Path, kind: str) -> None:
     try:
-        return json.loads((path / "sweep.json").read_text(encoding="utf-8"))
+        mode = os.lstat(path).st_mode
+    except FileNotFoundError:
+        return
+    is_kind = stat.S_ISDIR if kind == "folder" else stat.S_ISREG
+    if not is_kind(mode):
+        names = {stat.S_IFDIR: "a folder", stat.S_IFREG: "a file", stat.S_IFLNK: "a symbolic link"}
+        found = names.get(stat.S_IFMT(mode), "a special file")
+        raise SweepFolderError(
+            f"'{printable(path)}' should be a {kind} that a sweep wrote, but is {found}: give another folder."
+        )
+
+
+def _manifest(identity: Mapping[str, Any]) -> str:
+    whole = {"format_version": FORMAT_VERSION, **identity}
+    return json.dumps(whole, indent=1, sort_keys=True, allow_nan=False) + "\n"
+
+
+def _read_manifest(path: Path, own: str) -> dict[str, Any] | None:
+    """Return the content of `sweep.json`, or None if there is none. `own` is the text of this sweep."""
+    path = path / "sweep.json"
+    max_bytes = max(_MAX_MANIFEST, 2 * len(own))
+    try:
+        with open(path, "rb") as file:
+            content = file.read(max_bytes + 1)
+        if len(content) > max_bytes:
+            raise ValueError("it is too large")
+        found = json.loads(content)
+        if not isinstance(found, dict):
+            raise ValueError("it is no JSON object")
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise SweepFolderError(
-            f"'{path / 'sweep.json'}' cannot be read ({error}): give another folder, or remove this one."
+            f"'{printable(path)}' cannot be read ({printable(error)}): give another folder, or remove it."
         ) from None
+    return found
 
 
 def _as_json(value: Any) -> str:
@@ -174,7 +312,8 @@ def _differences(old: Any, new: Any, name: str = "") -> list[str]:
     if isinstance(old, dict) and isinstance(new, dict):
         answer = []
         for key in sorted({*old, *new}, key=lambda key: (key == "program", key)):
-            answer += _differences(old.get(key), new.get(key), f"{name}.{key}" if name else key)
+            place = f"{name}.{printable(key)}" if name else printable(key)
+            answer += _differences(old.get(key), new.get(key), place)
         return answer
     if old == new:
         return []
@@ -184,5 +323,8 @@ def _differences(old: Any, new: Any, name: str = "") -> list[str]:
 
 
 def _short(value: Any) -> str:
-    text = json.dumps(value)
+    try:
+        text = json.dumps(value)
+    except RecursionError:
+        text = described(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -11,13 +11,17 @@ one of these is installed.
 """
 
 import dataclasses
+import os
+import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 
+from jlibo import files, npz
 from jlibo.checks import fail
+from jlibo.printable import described, printable
 from jlibo.sweeps import named_file
 
 FORMAT = "jlibo-labelled"
@@ -88,10 +92,12 @@ class Labelled:
         return np.arange(self.sizes[name])
 
     def __repr__(self) -> str:
-        lines = ["Labelled(" + ", ".join(f"{dim}: {size}" for dim, size in self.sizes.items()) + ")"]
-        width = max((len(name) for name in self.arrays), default=0)
+        lines = [
+            "Labelled(" + ", ".join(f"{printable(dim)}: {size}" for dim, size in self.sizes.items()) + ")"
+        ]
+        width = max((len(printable(name)) for name in self.arrays), default=0)
         for name, (dims, values) in self.arrays.items():
-            lines.append(f"  {name:<{width}}  [{', '.join(dims)}]  {values.dtype}")
+            lines.append(f"  {printable(name):<{width}}  [{', '.join(map(printable, dims))}]  {values.dtype}")
         return "\n".join(lines)
 
     def _variable(self, name: str) -> Variable:
@@ -217,27 +223,73 @@ class Labelled:
         members = {f"array/{name}": values for name, (_, values) in self.arrays.items()}
         members |= {f"coord/{name}": values for name, (_, values) in self.coords.items()}
         path = Path(path)
-        named_file.write_atomically(path, lambda file: named_file.write_arrays(file, header, members))
+        files.write_atomically(path, lambda file: named_file.write_arrays(file, header, members))
         return path
 
     @classmethod
-    def load(cls, path: str | Path) -> "Labelled":
-        """Read what `save` wrote."""
+    def load(cls, path: str | Path, *, max_bytes: int | None = None) -> "Labelled":
+        """Read what `save` wrote.
+
+        **Arguments:**
+
+        - `path`: the file.
+        - `max_bytes`: limit on the size of the arrays in memory. By default 100 times the size of the file
+          (256 MiB for small files), and at most half of the free memory. Files from others can hold far more
+          than their size suggests.
+
+        **Raises:** `NamedFileError`, a `ValueError` that names the file, if it is not a saved result or above
+        the limit. Nothing is unpickled.
+        """
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise named_file.NamedFileError(f"'{printable(path)}' is not a saved result: it is no file.")
         with open(path, "rb") as file:
             try:
-                header, members = named_file.read_arrays(file)
-            except named_file.NamedFileError as error:
-                raise named_file.NamedFileError(f"'{path}' is not a saved result: {error}.") from None
-        if header.get("format") != FORMAT or header.get("format_version") != FORMAT_VERSION:
-            found = f"{header.get('format')} {header.get('format_version')}"
+                return cls._read(file, max_bytes)
+            except npz.NpzSizeError as error:
+                raise named_file.NamedFileError(
+                    f"'{printable(path)}' is too large: {error}. Pass a larger `max_bytes` to load it."
+                ) from None
+            except npz.NpzError as error:
+                raise named_file.NamedFileError(
+                    f"'{printable(path)}' is not a saved result: {error}."
+                ) from None
+
+    @classmethod
+    def _read(cls, file: IO[bytes], max_bytes: int | None) -> "Labelled":
+        header, members = named_file.read_arrays(file, max_bytes=max_bytes)
+        found = (header.get("format"), header.get("format_version"))
+        if found != (FORMAT, FORMAT_VERSION):
+            kinds = " ".join(map(described, found))
             raise named_file.NamedFileError(
-                f"'{path}' is of format {found}, and this version of jlibo reads {FORMAT} {FORMAT_VERSION}."
+                f"it is of format {kinds}, and this version of jlibo reads '{FORMAT}' {FORMAT_VERSION}"
             )
-        return cls(
-            {name: Variable(tuple(dims), members[f"array/{name}"]) for name, dims in header["arrays"]},
-            {name: Variable(tuple(dims), members[f"coord/{name}"]) for name, dims in header["coords"]},
-            header["attrs"],
-        )
+        arrays = _variables(header.get("arrays"), "array", members)
+        coords = _variables(header.get("coords"), "coord", members)
+        if members:
+            raise named_file.NamedFileError(f"it has a member '{printable(min(members))}' that is not listed")
+        if not isinstance(header.get("attrs"), dict):
+            raise named_file.NamedFileError("its attrs are no JSON object")
+        try:
+            return cls(arrays, coords, header["attrs"])
+        except ValueError as error:
+            raise named_file.NamedFileError(f"its arrays do not fit each other: {printable(error)}") from None
+
+
+def _variables(listed: Any, kind: str, members: dict[str, np.ndarray]) -> dict[str, Variable]:
+    """Take the variables that a header lists out of the members of its file."""
+    answer = {}
+    for entry in listed if isinstance(listed, list) else [None]:
+        match entry:
+            case [str(name), [*dims]] if all(isinstance(dim, str) for dim in dims):
+                values = members.pop(f"{kind}/{name}", None)
+                if values is None:
+                    raise named_file.NamedFileError(
+                        f"it has no {kind} '{printable(name)}', which its header lists"
+                    )
+                answer[name] = Variable(tuple(dims), values)
+            case _:
+                raise named_file.NamedFileError(f"its header does not list its {kind}s")
+    return answer
 
 
 def _places_of(name: str, known: np.ndarray, wanted: Any) -> np.ndarray:

@@ -1,28 +1,27 @@
 """A JSON header and named arrays in one `.npz` file: equal content is equal bytes, and nothing is pickled.
 
 `numpy.savez` writes the time of day into the file, so that two equal results differ. Here every member has
-the same date, and members come in the order of their names. NumPy reads the files with `allow_pickle=False`.
+the same date, and members come in the order of their names. Files are read within a limit on their unpacked
+size (`jlibo.npz`); NumPy reads them with `allow_pickle=False` too.
 """
 
-import contextlib
 import io
 import json
-import os
-import tempfile
 import zipfile
-import zlib
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import IO, Any
 
 import numpy as np
+
+from jlibo import npz
+from jlibo.printable import printable
 
 HEADER = "header"
 _DATE = (1980, 1, 1, 0, 0, 0)
 
 
-class NamedFileError(ValueError):
-    """The file is not what it should be; the message says in which way."""
+class NamedFileError(npz.NpzError):
+    """The file is not what `write_arrays` writes; the message says in which way."""
 
 
 def write_arrays(file: IO[bytes], header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
@@ -33,7 +32,8 @@ def write_arrays(file: IO[bytes], header: Mapping[str, Any], arrays: Mapping[str
         if name == HEADER or array.dtype.hasobject or array.dtype.kind == "V":
             raise ValueError(f"cannot store '{name}' of dtype {array.dtype}.")
         members[name] = array
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
+    archive = zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=6)
+    try:
         for name in sorted(members):
             member = zipfile.ZipInfo(f"{name}.npy", _DATE)
             member.compress_type = zipfile.ZIP_DEFLATED
@@ -42,20 +42,32 @@ def write_arrays(file: IO[bytes], header: Mapping[str, Any], arrays: Mapping[str
                 # Not `np.ascontiguousarray`, which gives an axis to an array that has none.
                 values = np.asarray(members[name], order="C")
                 np.lib.format.write_array(stream, values, version=(1, 0), allow_pickle=False)
-
-
-def read_arrays(file: IO[bytes]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The header and the arrays that `write_arrays` wrote."""
-    try:
-        with np.load(file, allow_pickle=False) as archive:
-            if not isinstance(archive, np.lib.npyio.NpzFile) or HEADER not in archive.files:
-                raise NamedFileError("it has no header")
-            arrays = {name: archive[name] for name in archive.files}
-        header = json.loads(arrays.pop(HEADER).tobytes())
-    except NamedFileError:
+        archive.close()
+    except BaseException:
+        # To close it now would raise another error, in place of Ctrl-C or a full disk.
+        archive.fp = None
         raise
-    except (ValueError, EOFError, OSError, KeyError, zipfile.BadZipFile, zlib.error) as error:
-        raise NamedFileError(f"it cannot be read ({error})") from None
+
+
+def read_arrays(
+    file: IO[bytes], *, max_bytes: int | None = None
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Return the header and the arrays that `write_arrays` wrote.
+
+    `max_bytes` is that of `npz.read_npz`, whose errors are raised too: all are kinds of `npz.NpzError`.
+    """
+    arrays = npz.read_npz(file, max_bytes=max_bytes)
+    if HEADER not in arrays:
+        raise NamedFileError("it has no header")
+    encoded = arrays.pop(HEADER)
+    if encoded.dtype != np.uint8 or encoded.ndim != 1:
+        raise NamedFileError("its header is no text")
+    try:
+        header = json.loads(encoded.tobytes())
+    except (ValueError, RecursionError) as error:
+        raise NamedFileError(f"its header is not JSON ({printable(error)})") from None
+    if not isinstance(header, dict):
+        raise NamedFileError("its header is no JSON object")
     return header, arrays
 
 
@@ -64,47 +76,3 @@ def to_bytes(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> byt
     buffer = io.BytesIO()
     write_arrays(buffer, header, arrays)
     return buffer.getvalue()
-
-
-def write_atomically(path: Path, write_fn: Callable[[IO[bytes]], Any]) -> None:
-    """Write a whole file or none: under another name first, and on the disk before it gets its own.
-
-    A process that is killed leaves its draft behind; `is_draft` knows it.
-    """
-    handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f"{_DRAFT}{path.name}-")
-    try:
-        with open(handle, "wb") as file:
-            write_fn(file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(draft, 0o666 & ~_umask())
-        os.replace(draft, path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(draft)
-        raise
-    _sync_folder(path.parent)
-
-
-_DRAFT = ".draft-"
-
-
-def is_draft(path: Path) -> bool:
-    """Whether this is what `write_atomically` leaves behind when its process is killed."""
-    return path.name.startswith(_DRAFT)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
-def _sync_folder(folder: Path) -> None:
-    # The new name is on the disk once its folder is. Not every system can open a folder.
-    with contextlib.suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

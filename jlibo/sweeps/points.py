@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 
 from jlibo.checks import check_count, check_finite, fail
+from jlibo.host_memory import BudgetError, free_host_memory, in_units
+from jlibo.printable import described
 from jlibo.sweeps.labelled import Variable
 
 SEED, POINT = "seed", "point"
@@ -45,6 +47,12 @@ def as_points(grid: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None) -> P
     if isinstance(grid, Mapping):
         axes = {name: _axis(name, values) for name, values in grid.items()}
         shape = tuple(len(values) for values in axes.values())
+        needed, free = math.prod(shape) * 8 * len(shape), free_host_memory()
+        if needed > free:
+            raise BudgetError(
+                f"a grid of {math.prod(shape):,} points needs at least {in_units(needed)} of memory, and "
+                f"{in_units(free)} are free: take fewer values."
+            )
         mesh = np.meshgrid(*axes.values(), indexing="ij") if axes else []
         values = {name: block.ravel() for name, block in zip(axes, mesh, strict=True)}
         return Points(
@@ -63,6 +71,29 @@ def as_points(grid: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None) -> P
     columns = {name: _axis(name, [row[name] for row in rows]) for name in names}
     coords = {name: Variable((POINT,), column) for name, column in columns.items()}
     return Points(columns, (POINT,), (len(rows),), coords)
+
+
+def check_seeds(num_seeds: Any, first_seed: Any) -> None:
+    """Check that all seeds are whole numbers below 2**31."""
+    check_count("num_seeds", num_seeds)
+    check_count("first_seed", first_seed, at_least=0)
+    for name, number in (("num_seeds", num_seeds), ("first_seed", first_seed)):
+        if number >= 2**31:
+            fail(name, "a whole number below 2**31", described(int(number)))
+    if first_seed + num_seeds > 2**31:
+        fail("first_seed", "such that all seeds are below 2**31", f"{first_seed} with {num_seeds} seeds")
+
+
+def check_fits_dtype(name: str, values: np.ndarray, dtype: np.dtype) -> None:
+    """Check that no value becomes infinite, zero or another whole number in the precision of the program."""
+    with np.errstate(all="ignore"):
+        cast = values.astype(dtype)
+        tiny = np.finfo(dtype).tiny if dtype.kind == "f" else 0
+        same = (
+            np.isfinite(cast) & ((abs(cast) >= tiny) | (values == 0)) if dtype.kind == "f" else cast == values
+        )
+    if not same.all():
+        fail("grid", f"numbers that {dtype} can hold for {name}", values[~same][0])
 
 
 def _axis(name: str, values: Any) -> np.ndarray:
@@ -87,11 +118,8 @@ class Plan:
     chunk: int
 
     def __post_init__(self):
-        check_count("num_seeds", self.num_seeds)
-        check_count("first_seed", self.first_seed, at_least=0)
+        check_seeds(self.num_seeds, self.first_seed)
         check_count("chunk", self.chunk)
-        if self.first_seed + self.num_seeds > 2**31:
-            fail("first_seed", "such that all seeds are below 2**31", self.first_seed)
 
     @property
     def num_lanes(self) -> int:

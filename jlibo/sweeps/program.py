@@ -11,7 +11,8 @@ import dataclasses
 import hashlib
 import importlib.metadata
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -21,8 +22,9 @@ from jax.core import eval_jaxpr
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from jlibo.checks import fail
+from jlibo.host_memory import BudgetError
 from jlibo.lifelong import LifelongResult
-from jlibo.sweeps.points import Plan, Points
+from jlibo.sweeps.points import Plan, Points, check_fits_dtype
 from jlibo.sweeps.progress import Meter, traced_with
 
 LANE = "lane"
@@ -43,6 +45,11 @@ class Output:
     shape: tuple[int, ...]
     dtype: np.dtype
 
+    @property
+    def num_bytes(self) -> int:
+        """Of one lane."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
 
 @dataclasses.dataclass(frozen=True)
 class Program:
@@ -54,6 +61,19 @@ class Program:
     key_impl: str
     digest: str
     """Of the operations and the constants in them: another function has another digest."""
+    loop_bytes: int
+    """What the results of the largest loop take: a lower bound on the memory of one lane."""
+
+    def least_bytes(self, num_lanes: int) -> int:
+        """Return a lower bound on the memory of a batch of so many lanes."""
+        return max(self.loop_bytes, num_lanes * sum(output.num_bytes for output in self.outputs))
+
+    def chunk_specs(self, num_lanes: int) -> dict[str, jax.ShapeDtypeStruct]:
+        """Return shape and dtype of every output of so many lanes."""
+        return {
+            output.name: jax.ShapeDtypeStruct((num_lanes, *output.shape), output.dtype)
+            for output in self.outputs
+        }
 
 
 def trace(
@@ -76,6 +96,8 @@ def trace(
     param_dtypes = {
         name: np.dtype(jax.dtypes.canonicalize_dtype(values.dtype)) for name, values in points.values.items()
     }
+    for name, dtype in param_dtypes.items():
+        check_fits_dtype(name, points.values[name], dtype)
     specs = {name: jax.ShapeDtypeStruct((), dtype) for name, dtype in param_dtypes.items()}
     with traced_with(meter):
         jaxpr, shapes = jax.make_jaxpr(lane, return_shape=True)(key, specs)
@@ -88,7 +110,9 @@ def trace(
         Output(name, axes, tuple(shape.shape), np.dtype(shape.dtype))
         for (name, axes), shape in zip(found, shapes, strict=True)
     )
-    return Program(jaxpr, outputs, param_dtypes, str(jax.random.key_impl(key)), _digest(jaxpr))
+    return Program(
+        jaxpr, outputs, param_dtypes, str(jax.random.key_impl(key)), _digest(jaxpr), _loop_bytes(jaxpr)
+    )
 
 
 def _caller(run_fn: Callable[..., Any], names: tuple[str, ...]) -> Callable[[Any, dict], Any]:
@@ -135,6 +159,33 @@ def _storable(leaf: jax.Array) -> jax.Array:
     if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         return jax.random.key_data(leaf)
     return leaf if np.dtype(leaf.dtype).kind in "biufc" else leaf.astype(jnp.float32)
+
+
+def _loop_bytes(jaxpr: Any) -> int:
+    """Return the most bytes that any one loop returns. Unlike other intermediates these are never fused."""
+
+    def of(jaxpr) -> int:
+        most = 0
+        for equation in jaxpr.eqns:
+            if equation.primitive.name in ("scan", "while"):
+                shapes = [var.aval for var in equation.outvars]
+                sizes = [math.prod(aval.shape) * getattr(aval.dtype, "itemsize", 1) for aval in shapes]
+                most = max(most, sum(sizes))
+            most = max([most, *(of(inner) for inner in _inner_jaxprs(equation.params.values()))])
+        return most
+
+    return of(jaxpr.jaxpr)
+
+
+def _inner_jaxprs(values: Iterable[Any]) -> Iterator[Any]:
+    """Yield the jaxprs among an equation's parameters, such as the body of a loop."""
+    for value in values:
+        if isinstance(value, tuple | list):
+            yield from _inner_jaxprs(value)
+        elif hasattr(value, "jaxpr") and hasattr(value, "consts"):
+            yield value.jaxpr
+        elif hasattr(value, "eqns"):
+            yield value
 
 
 def _digest(jaxpr: Any) -> str:
@@ -225,7 +276,14 @@ class CompiledChunks:
             name: np.concatenate([values[name] for _, values in inputs]).astype(dtype)
             for name, dtype in self.program.param_dtypes.items()
         }
-        leaves = [np.asarray(leaf) for leaf in self._compiled(self._key_data, seeds, params)]
+        try:
+            leaves = [np.asarray(leaf) for leaf in self._compiled(self._key_data, seeds, params)]
+        except jax.errors.JaxRuntimeError as error:
+            if "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+            raise BudgetError(
+                f"a chunk of {self.chunk} runs does not fit into a device's memory: give a smaller `chunk`."
+            ) from None
         answer = []
         for place, number in enumerate(numbers):
             begin = place * self.chunk

@@ -10,13 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
+from jlibo import npz
 from jlibo.checks import check_count, fail
+from jlibo.printable import printable
 from jlibo.sweeps import folder as folders
 from jlibo.sweeps import memory
 from jlibo.sweeps import progress as meters
 from jlibo.sweeps.engines import Finished, Processes, choose_devices, local_chunks
 from jlibo.sweeps.labelled import Labelled, Variable
-from jlibo.sweeps.points import SEED, Plan, Points, as_points
+from jlibo.sweeps.points import SEED, Plan, Points, as_points, check_seeds
 from jlibo.sweeps.program import CompiledChunks, Program, double_precision, trace, versions
 
 
@@ -63,7 +65,7 @@ def sweep(
     `jax.distributed` each process computes its share and all get the whole (a folder has to be shared).
     """
     points = as_points(grid)
-    check_count("num_seeds", num_seeds)
+    check_seeds(num_seeds, first_seed)
     key = _new_style(key)
     with contextlib.ExitStack() as stack:
         report_fn = _report_fn(progress, stack)
@@ -72,6 +74,7 @@ def sweep(
             meter.say("tracing")
         inner = meter if out is None and client is None else None
         program = trace(run_fn, points, key, dims=dims, meter=inner)
+        memory.check_result(program, points.num_points * num_seeds)
         empty = _coordinates(points, num_seeds, first_seed, program, coords)
         processes = Processes()
         if client is not None and processes.count > 1:
@@ -85,7 +88,7 @@ def sweep(
         if path is not None and processes.is_first:
             try:
                 stack.enter_context(folders.locked(path))
-                chunk = chunk if chunk is not None else folders.stored_chunk(path)
+                chunk = chunk if chunk is not None else folders.stored_chunk(path, identity(1))
             except folders.SweepFolderError as error:
                 problem = str(error)
         _stop_together(processes, problem)
@@ -105,7 +108,11 @@ def sweep(
 
         names = [output.name for output in program.outputs]
         numbers = processes.share(range(plan.num_chunks))
-        todo = numbers if folder is None else folder.missing(numbers, names)
+        todo = numbers
+        if folder is not None:
+            todo = folder.missing(
+                (number, program.chunk_specs(plan.num_present(number))) for number in numbers
+            )
         if meter is not None:
             meter.expect(len(numbers), len(numbers) - len(todo))
         finished: Generator[Finished, None, None]
@@ -123,7 +130,7 @@ def sweep(
                 if folder is None:
                     parts[number] = arrays
                 else:
-                    folder.write_chunk(number, names, arrays)
+                    folder.write_chunk(number, dict(zip(names, arrays, strict=True)))
         lanes = _collect(processes, plan, program, folder, parts)
         result = Labelled(
             {
@@ -135,7 +142,8 @@ def sweep(
         )
         if folder is not None:
             if processes.is_first:
-                result.save(folder.result_path)
+                with folders.storage_errors(f"write '{printable(folder.result_path)}'", folder.path):
+                    result.save(folder.result_path)
             processes.wait("jlibo-sweep-written")
     return result
 
@@ -186,20 +194,28 @@ def _chosen_program(
             meter.say("compiling")
         return CompiledChunks(program, chunk, local, key)
 
-    compiled = None
-    if chunk is None and processes.is_first:
-        budget = memory_budget
-        if budget is None and client is not None:
-            from jlibo.sweeps.dask_engine import worker_budget
+    elsewhere = None
+    if client is not None:
+        from jlibo.sweeps.dask_engine import worker_memory
 
-            budget = worker_budget(client)
-        budget = memory.default_budget(local) if budget is None else budget
+        elsewhere = worker_memory(client)
+    here = memory.free_of(local)
+    compiled = None
+    if chunk is not None:
+        # A chunk size that was given, or stored in a folder, may take all that is free.
+        limit = here if client is None else elsewhere
+        if limit is not None:
+            memory.check_chunk(program, chunk, limit)
+    elif processes.is_first:
+        free = here if elsewhere is None else elsewhere
+        budget = int(memory.SHARE * free) if memory_budget is None else memory_budget
+        memory.check_one_run(program, budget)
         compiled = memory.fitting(compile_for, memory.wanted_chunk(num_lanes, local), budget)
         chunk = compiled.chunk
     chosen = processes.agree(chunk or 0)
     check_count("chunk", chosen)
     if compiled is None or compiled.chunk != chosen:
-        return (lambda: compile_for(chosen)), chosen
+        return (lambda: memory.check_compiled(compile_for(chosen), here)), chosen
     return (lambda: compiled), chosen
 
 
@@ -224,17 +240,29 @@ def _collect(
     parts: dict[int, list[np.ndarray]],
 ) -> dict[str, np.ndarray]:
     """All lanes of every output, from memory or from the folder."""
-    names = [output.name for output in program.outputs]
     lanes = {output.name: plan.empty(output.shape, output.dtype) for output in program.outputs}
     if folder is None:
         parts = processes.gather(plan, program, parts)
     else:
         processes.wait("jlibo-sweep-computed")
     for number in range(plan.num_chunks):
-        arrays = parts.pop(number) if folder is None else folder.read_chunk(number, names)
-        for name, array in zip(names, arrays, strict=True):
+        if folder is None:
+            arrays = dict(zip(lanes, parts.pop(number), strict=True))
+        else:
+            arrays = _written(folder, number, program.chunk_specs(plan.num_present(number)))
+        for name, array in arrays.items():
             lanes[name][plan.place(number)] = array
     return lanes
+
+
+def _written(folder: folders.SweepFolder, number: int, specs: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    try:
+        return folder.read_chunk(number, specs)
+    except (FileNotFoundError, npz.NpzError) as error:
+        raise folders.SweepFolderError(
+            f"'{printable(folder.chunk_path(number))}' has changed since it was written ({printable(error)})"
+            ": run the same sweep again to compute it anew."
+        ) from None
 
 
 def _identity(

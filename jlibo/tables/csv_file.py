@@ -5,6 +5,7 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 
+from jlibo.printable import described
 from jlibo.tables.assemble import Row, assemble, reject
 from jlibo.tables.table import Table
 
@@ -46,6 +47,8 @@ def read_csv(
             return assemble(path, reader.rows(lines), shown, metric_names)
         except csv.Error as error:
             reject(path, f"line {lines.line_num}", str(error))
+        except UnicodeDecodeError:
+            reject(path, f"after line {lines.line_num}", "this is not text in UTF-8")
 
 
 def _names(names: str | Sequence[str]) -> list[str]:
@@ -99,7 +102,7 @@ class _Reader:
         except ValueError:
             number = math.nan
         if not math.isfinite(number):
-            reject(self.path, place, f"column {name!r} should be a finite number, but got {cell!r}")
+            reject(self.path, place, f"column {name!r} should be a finite number, but got {described(cell)}")
         return number
 
     def _param(self, place: str, name: str, cell: str, log: bool) -> float:
@@ -107,7 +110,11 @@ class _Reader:
         if not log:
             return number
         if number <= 0:
-            reject(self.path, place, f"column {name!r} should be above 0 for its logarithm, but got {cell!r}")
+            reject(
+                self.path,
+                place,
+                f"column {name!r} should be above 0 for its logarithm, but got {described(cell)}",
+            )
         return math.log(number)
 
     def _metric(self, place: str, name: str, cell: str) -> float:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from jlibo.printable import described, printable
 from jlibo.tables.assemble import Row, assemble, reject
 from jlibo.tables.table import Table
 
@@ -24,11 +25,15 @@ def read_hpob(
             spaces = json.load(file)
         except json.JSONDecodeError as error:
             reject(path, f"line {error.lineno}", f"this is no JSON: {error.msg}")
+        except RecursionError:
+            reject(path, None, "lists or objects are nested too deeply")
+        except ValueError as error:  # not UTF-8, or a whole number of thousands of digits
+            reject(path, None, f"this cannot be read as JSON: {printable(error)}")
     if not isinstance(spaces, dict):
         reject(path, None, "a JSON object with a key for each search space was expected")
     space = str(search_space_id)
     if space not in spaces:
-        reject(path, None, f"there is no search space {space!r}; there are {', '.join(map(repr, spaces))}")
+        reject(path, None, f"there is no search space {space!r}; there are {described(list(spaces))[1:-1]}")
     data_sets = spaces[space]
     if not isinstance(data_sets, dict) or not data_sets:
         reject(path, f"search space {space!r}", "an object with a key for each data set was expected")
@@ -57,12 +62,12 @@ def _rows(path: str | os.PathLike, space: str, name: str, content: Any) -> Itera
     for index, (point, value) in enumerate(zip(points, values, strict=True)):
         place = f"{where}, row {index}"
         if not isinstance(point, list) or not point or not all(map(_is_finite, point)):
-            reject(path, place, f'"X" should be a list of finite numbers, but got {point!r}')
+            reject(path, place, f'"X" should be a list of finite numbers, but got {described(point)}')
         if not isinstance(value, list) or len(value) != 1:
-            reject(path, place, f'"y" should be a list of one number, but got {value!r}')
-        score = math.nan if value[0] is None else value[0]
-        if not _is_number(score) or math.isinf(score):
-            reject(path, place, f'"y" should be a list of one number, but got {value!r}')
+            reject(path, place, f'"y" should be a list of one number, but got {described(value)}')
+        score: Any = math.nan if value[0] is None else value[0]
+        if not _is_finite(score) and not (isinstance(score, float) and math.isnan(score)):
+            reject(path, place, f'"y" should be a list of one number, but got {described(value)}')
         yield Row(place, name, tuple(map(float, point)), (float(score),))
 
 
@@ -71,4 +76,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_finite(value: Any) -> bool:
-    return _is_number(value) and math.isfinite(value)
+    try:
+        return _is_number(value) and math.isfinite(value)
+    except OverflowError:  # a whole number larger than any float
+        return False

@@ -12,6 +12,7 @@ from typing import IO
 
 import numpy as np
 
+from jlibo import npz
 from jlibo.checks import check_shape, fail
 
 FORMAT = 1
@@ -123,14 +124,20 @@ def load_table(name: str) -> Table:
 
 def read_npz(stream: IO[bytes], source: str) -> Table:
     """A table in the package's own layout, as `benchmarks/tables/make_glmnet.py` writes it."""
-    with np.load(stream, allow_pickle=False) as arrays:
-        found = int(arrays["format"]) if "format" in arrays else None
-        if found != FORMAT:
-            got = "none" if found is None else found
-            raise ValueError(f"{source}: this version of jlibo reads table format {FORMAT}, but got {got}.")
-        return Table(
-            tasks=tuple(map(str, arrays["tasks"])),
-            param_names=tuple(map(str, arrays["param_names"])),
-            params=arrays["params"],
-            metrics={key: arrays[key] for key in arrays if key not in NOT_METRICS},
-        )
+    try:
+        arrays = npz.read_npz(stream)
+    except npz.NpzError as error:
+        raise ValueError(f"{source} is not a table: {error}.") from None
+    found = arrays["format"].item() if "format" in arrays and arrays["format"].size == 1 else None
+    if found != FORMAT:
+        got = "none" if found is None else found
+        raise ValueError(f"{source}: this version of jlibo reads table format {FORMAT}, but got {got}.")
+    for name in ("tasks", "param_names", "params"):
+        if name not in arrays:
+            raise ValueError(f"{source} is not a table: it has no array '{name}'.")
+    return Table(
+        tasks=tuple(map(str, arrays["tasks"])),
+        param_names=tuple(map(str, arrays["param_names"])),
+        params=arrays["params"],
+        metrics={key: values for key, values in arrays.items() if key not in NOT_METRICS},
+    )

@@ -3,8 +3,17 @@
 Scores are turned so that higher is better, measured from their median in units of their spread (in float64,
 so that any scale fits in float32), and those far below all others are raised to where they still count as bad
 but no longer as the only thing to know. Paddings grow by doubling: a task or trial more seldom compiles anew.
+
+Sizes are bounded, so that neither time nor memory grows with the number of trials:
+
+| what                      | bound                                                                         |
+|---------------------------|-------------------------------------------------------------------------------|
+| trials of the task at hand| up to `most_rows` as they are, more as rows that stand for them               |
+| trials of a past task     | `MOST_TRIALS`, spread evenly over its length                                  |
+| past tasks                | `MOST_TASKS`, the latest                                                      |
 """
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,24 +23,31 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from jlibo.features import AbstractFeatures
-from jlibo.tune.engine import OwnTrials, PastTrials
+from jlibo.standardise import Moments
+from jlibo.tune.engine import Compressed, OwnTrials, PastTrials
 from jlibo.tune.memory_records import TaskRecord, TrialRecord
 from jlibo.tune.space import SearchSpace
 
 FARTHEST = 20.0
 """A score this many spreads below the median counts as that far and no farther."""
 LEAST_TASKS, LEAST_TRIALS = 8, 32
+MOST_TASKS, MOST_TRIALS = 128, 256
+"""More past tasks, or trials of one task, are not looked at one by one."""
+NUM_RECENT = 64
+"""How many told trials of a long task have a row each, beside those that stand for all the others."""
+TASKS_GROWTH = 4
+"""Padded numbers of tasks are 8, 32 and 128: learning takes far longer to compile than to run."""
 
 
-def padded(count: int, least: int) -> int:
-    """The least power of two times `least` that holds `count`."""
+def padded(count: int, least: int, growth: int = 2) -> int:
+    """The least power of `growth` times `least` that holds `count`."""
     size = least
     while size < count:
-        size *= 2
+        size *= growth
     return size
 
 
-def level(scores: Sequence[float], *, maximise: bool) -> tuple[np.ndarray, float]:
+def level(scores: Sequence[float] | np.ndarray, *, maximise: bool) -> tuple[np.ndarray, float]:
     """Scores of size one or so, higher is better, and the logarithm of what they were divided by."""
     values = np.asarray(scores, np.float64) * (1.0 if maximise else -1.0)
     if values.size == 0:
@@ -77,24 +93,27 @@ def past_trials(
     for trial in trials:
         if trial.state == "complete" and trial.task_id in rows:
             rows[trial.task_id].append(trial)
-    kept = [task for task in tasks if len(rows[task.id]) >= 2]
-    if not kept:
+    all_kept = [task for task in tasks if len(rows[task.id]) >= 2]
+    if not all_kept:
         return None
-    num_tasks = padded(len(kept), LEAST_TASKS)
-    num_trials = padded(max(len(rows[task.id]) for task in kept), LEAST_TRIALS)
+    kept = all_kept[-MOST_TASKS:]
+    own = [thinned(rows[task.id], maximise=maximise) for task in kept]
+    num_tasks = padded(len(kept), LEAST_TASKS, TASKS_GROWTH)
+    num_trials = padded(max(map(len, own)), LEAST_TRIALS)
     points = np.zeros((num_tasks, num_trials, space.num_parameters))
     scores = np.zeros((num_tasks, num_trials))
     explored = np.zeros((num_tasks, num_trials), bool)
     present = np.zeros((num_tasks, num_trials), bool)
     log_units = np.zeros(num_tasks)
-    for place, task in enumerate(kept):
-        own = rows[task.id]
-        points[place, : len(own)] = unit_points(space, own)
-        scores[place, : len(own)], log_units[place] = level(
-            [trial.score for trial in own if trial.score is not None], maximise=maximise
+    together = unit_points(space, [trial for some in own for trial in some])
+    ends = np.cumsum([len(some) for some in own])
+    for place, (task, some, end) in enumerate(zip(kept, own, ends, strict=True)):
+        points[place, : len(some)] = together[end - len(some) : end]
+        scores[place, : len(some)], log_units[place] = level(
+            [trial.score for trial in some if trial.score is not None], maximise=maximise
         )
-        explored[place, : len(own)] = [trial.explored or task.source == "added" for trial in own]
-        present[place, : len(own)] = True
+        explored[place, : len(some)] = [trial.explored or task.source == "added" for trial in some]
+        present[place, : len(some)] = True
     arrays = PastTrials(
         features=features(jnp.asarray(points, jnp.result_type(float))),
         scores=jnp.asarray(scores, jnp.result_type(float)),
@@ -102,7 +121,73 @@ def past_trials(
         present=jnp.asarray(present),
         log_units=jnp.asarray(log_units, jnp.result_type(float)),
     )
-    return arrays, len(kept)
+    return arrays, len(all_kept)
+
+
+def thinned(trials: Sequence[TrialRecord], *, maximise: bool) -> list[TrialRecord]:
+    """At most `MOST_TRIALS` of a past task's scored trials, in order.
+
+    The best is kept, then forced exploration up to half of them, which a learner may ask for alone; the rest
+    are spread evenly over the task.
+    """
+    if len(trials) <= MOST_TRIALS:
+        return list(trials)
+    sign = 1.0 if maximise else -1.0
+    best = max(range(len(trials)), key=lambda place: sign * (trials[place].score or 0.0))
+    forced = [place for place, trial in enumerate(trials) if trial.explored and place != best]
+    chosen = {best, *_spread_evenly(forced, MOST_TRIALS // 2)}
+    others = [place for place in range(len(trials)) if place not in chosen]
+    chosen.update(_spread_evenly(others, MOST_TRIALS - len(chosen)))
+    return [trials[place] for place in sorted(chosen)]
+
+
+def _spread_evenly(places: Sequence[int], most: int) -> list[int]:
+    if len(places) <= most:
+        return list(places)
+    return [places[int(at)] for at in np.linspace(0, len(places) - 1, most)]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TrialArrays:
+    """The trials of one task, by number. `scores` are as they were told, and only where `is_told`."""
+
+    points: Float[np.ndarray, "trials dim"]
+    scores: Float[np.ndarray, " trials"]
+    is_told: Bool[np.ndarray, " trials"]
+    is_pending: Bool[np.ndarray, " trials"]
+    explored: Bool[np.ndarray, " trials"]
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    @property
+    def is_failed(self) -> Bool[np.ndarray, " trials"]:
+        return ~(self.is_told | self.is_pending)
+
+    def best_first(self, most: int, *, maximise: bool) -> np.ndarray:
+        """The places of the best `most` told trials; of equal ones, the earlier first."""
+        (told,) = np.nonzero(self.is_told)
+        values = self.scores[told] * (-1.0 if maximise else 1.0)
+        if len(values) > most:  # sorting all of many takes long
+            good = values <= np.partition(values, most - 1)[most - 1]
+            told, values = told[good], values[good]
+        return told[np.argsort(values, kind="stable")[:most]]
+
+
+def trial_arrays(points: np.ndarray, trials: Sequence[TrialRecord]) -> TrialArrays:
+    """The records of one task, whose configurations sit at `points`, as arrays."""
+    return TrialArrays(
+        points,
+        np.asarray([0.0 if trial.score is None else trial.score for trial in trials], np.float64),
+        np.asarray([trial.state == "complete" for trial in trials], bool),
+        np.asarray([trial.state == "pending" for trial in trials], bool),
+        np.asarray([trial.explored for trial in trials], bool),
+    )
+
+
+def most_rows(num_features: int) -> int:
+    """How many trials of a task are conditioned on one by one; above this, compressed rows are fewer."""
+    return padded(2 * num_features + NUM_RECENT, MOST_TRIALS)
 
 
 class OwnRows(eqx.Module):
@@ -117,36 +202,119 @@ class OwnRows(eqx.Module):
         return OwnTrials(features(self.points), self.scores, self.told, self.pending)
 
 
-def own_rows(
-    points: np.ndarray, trials: Sequence[TrialRecord], *, maximise: bool, room: int = 0
-) -> tuple[OwnRows, float]:
-    """The trials of one task at `points`, and the logarithm of the unit of their scores.
+def own_rows(trials: TrialArrays, *, maximise: bool, room: int = 0) -> tuple[OwnRows, float]:
+    """The trials of one task, a row each, and the logarithm of the unit of their scores.
 
     With `room` for the trials that are still to come, all of a task has one shape.
     """
-    size = padded(max(len(trials), room), LEAST_TRIALS)
-    told = np.zeros(size, bool)
-    told[: len(trials)] = [trial.state == "complete" for trial in trials]
-    pending = np.zeros(size, bool)
-    pending[: len(trials)] = [trial.state == "pending" for trial in trials]
+    count, size = len(trials), padded(max(len(trials), room), LEAST_TRIALS)
+    told, pending = np.zeros((2, size), bool)
+    told[:count], pending[:count] = trials.is_told, trials.is_pending
     scores = np.zeros(size)
-    scores[told], log_unit = level(
-        [trial.score for trial in trials if trial.score is not None], maximise=maximise
-    )
-    places = np.zeros((size, points.shape[-1]))
-    places[: len(trials)] = points
+    scores[told], log_unit = level(trials.scores[trials.is_told], maximise=maximise)
+    places = np.zeros((size, trials.points.shape[-1]))
+    places[:count] = trials.points
     dtype = jnp.result_type(float)
     return OwnRows(places.astype(dtype), scores.astype(dtype), told, pending), log_unit
 
 
-def own_trials(
-    features: AbstractFeatures,
-    points: np.ndarray,
-    trials: Sequence[TrialRecord],
+def compressed_trials(
+    features: Float[np.ndarray, "trials features"],
+    base: "Factor",
+    in_base: Bool[np.ndarray, " trials"],
+    trials: TrialArrays,
     *,
     maximise: bool,
-    room: int = 0,
 ) -> tuple[OwnTrials, float]:
-    """`own_rows` with the features of the points."""
-    rows, log_unit = own_rows(points, trials, maximise=maximise, room=room)
-    return rows.with_features(features), log_unit
+    """Any number of trials as 2 * features + `NUM_RECENT` rows, and the logarithm of the scores' unit.
+
+    The rows stand for the trials exactly. The posterior, and the likelihood of the scores in any units,
+    depend on n told trials through the products of the columns [features, scores, 1]. An orthogonal transform
+    of the n rows that leaves zeros below the first d keeps these products. Pending trials shrink the
+    covariance, which depends on the products of their features alone.
+
+    **Arguments:**
+
+    - `base`: the factor of the told trials `in_base`. At most `NUM_RECENT` told trials are not in it and get
+      a row each, so that it need not be computed for every trial.
+    - `features`: of the trials; anything where a trial failed.
+    """
+    size, num_recent = features.shape[1], NUM_RECENT
+    levelled, log_unit = level(trials.scores[trials.is_told], maximise=maximise)
+    columns = np.zeros((len(trials), 2))  # the scores, and ones
+    columns[trials.is_told, 0], columns[trials.is_told, 1] = levelled, 1.0
+    rows, targets = np.zeros((2 * size + num_recent, size)), np.zeros((2 * size + num_recent, 2))
+    told, pending = np.zeros((2, len(rows)), bool)
+
+    based = np.where(in_base[:, None], columns, 0.0)
+    rows[:size], targets[:size] = base.rows, base.transform(features.T @ based)
+    lost = based.T @ based - targets[:size].T @ targets[:size]
+    np.fill_diagonal(lost, np.maximum(np.diagonal(lost), 0))  # round-off may be below zero
+
+    (recent,) = np.nonzero(trials.is_told & ~in_base)
+    rows[size : size + len(recent)], targets[size : size + len(recent)] = features[recent], columns[recent]
+    told[: size + len(recent)] = True
+
+    waiting = features[trials.is_pending]
+    waiting = Factor.of(waiting.T @ waiting).rows if len(waiting) > size else waiting
+    rows[size + num_recent :][: len(waiting)] = waiting
+    pending[size + num_recent :][: len(waiting)] = True
+
+    count = len(levelled)
+    mean = levelled.mean() if count else 0.0
+    dtype = jnp.result_type(float)
+    compressed = Compressed(
+        targets[:, 1].astype(dtype),
+        lost.astype(dtype),
+        np.asarray(in_base.sum() - size, dtype),
+        Moments(*(jnp.asarray(n, dtype) for n in (count, mean, ((levelled - mean) ** 2).sum()))),
+        np.asarray(levelled.max() if count else -np.inf, dtype),
+    )
+    return OwnTrials(rows.astype(dtype), targets[:, 0].astype(dtype), told, pending, compressed), log_unit
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Factor:
+    """d rows R with R^T R = `gram`, the products of d features over any number of trials.
+
+    From the eigenvectors, for `gram` is often singular; what is round-off beside the largest is zero.
+    """
+
+    rows: Float[np.ndarray, "features features"]
+    _inverse: Float[np.ndarray, "features features"]
+
+    @classmethod
+    def of(cls, gram: Float[np.ndarray, "features features"]) -> "Factor":
+        if not gram.any():
+            return cls(gram, gram)
+        squares, vectors = np.linalg.eigh(gram)
+        floor = len(gram) * 10 * np.finfo(np.float64).eps * max(squares[-1], 0.0)
+        kept = squares > floor
+        sizes = np.sqrt(np.where(kept, squares, 0.0))
+        rows = sizes[:, None] * vectors.T
+        return cls(rows, np.where(kept, 1 / np.where(kept, sizes, 1.0), 0.0)[:, None] * vectors.T)
+
+    def transform(self, cross: Float[np.ndarray, "features columns"]) -> Float[np.ndarray, "rows columns"]:
+        """What columns became in these rows, given their products with the features."""
+        return self._inverse @ cross
+
+
+def own_trials(
+    features: AbstractFeatures, own: TrialArrays, *, maximise: bool, room: int = 0
+) -> tuple[OwnTrials, float]:
+    """The trials of one task as the engine takes them: a row each, or compressed if they are many."""
+    most = most_rows(features.num_features)
+    if len(own) <= most:
+        rows, log_unit = own_rows(own, maximise=maximise, room=min(room, most))
+        return rows.with_features(features), log_unit
+    values = feature_values(features, own.points)
+    base = Factor.of(values[own.is_told].T @ values[own.is_told])
+    return compressed_trials(values, base, own.is_told, own, maximise=maximise)
+
+
+def feature_values(features: AbstractFeatures, points: np.ndarray) -> Float[np.ndarray, "points features"]:
+    """The features of any number of points, as NumPy's float64; compiled for few shapes."""
+    count = len(points)
+    places = np.zeros((padded(count, LEAST_TRIALS), points.shape[-1]))
+    places[:count] = points
+    return np.asarray(features(jnp.asarray(places, jnp.result_type(float)))[:count], np.float64)

@@ -5,9 +5,9 @@ every question some more points near the best trials so far, at several distance
 close in on an optimum that lies between the points of the pool.
 """
 
-import itertools
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -21,18 +21,51 @@ MARGIN = 2.0
 """A configuration next to a failure is considered if a score is nearer, by this factor."""
 SAME = 1e-9
 """Unit coordinates closer than this are the same: logarithms of arrays and of numbers round differently."""
+MANY_POINTS = 1000
+"""More points than this are searched by a tree."""
+
+
+def num_configurations(space: SearchSpace) -> int | None:
+    """How many configurations a space has; None if a parameter is continuous."""
+    counts = [parameter.num_values for parameter in space.values()]
+    return None if None in counts else math.prod(count for count in counts if count is not None)
 
 
 def whole_space(space: SearchSpace, most: int = POOL + NEARBY) -> np.ndarray | None:
     """All configurations of a space that has at most `most`, as unit points; None if there are more."""
-    counts = [parameter.num_values for parameter in space.values()]
-    if any(count is None for count in counts) or math.prod(c for c in counts if c is not None) > most:
-        return None
-    axes = []
-    for parameter, count in zip(space.values(), counts, strict=True):
+    count = num_configurations(space)
+    return None if count is None or count > most else _configurations(space, np.arange(count))
+
+
+def _configurations(space: SearchSpace, places: np.ndarray) -> np.ndarray:
+    """The unit points of the configurations at `places` in a finite space, the last parameter fastest."""
+    columns = []
+    for parameter in reversed(list(space.values())):
+        places, digits = np.divmod(places, parameter.num_values or 1)
         first = parameter.low if isinstance(parameter, Int) else 0
-        axes.append(parameter.codes_to_unit(first + np.arange(float(count or 0))))
-    return np.asarray(list(itertools.product(*axes)))
+        columns.append(parameter.codes_to_unit(first + digits.astype(float)))
+    return np.stack(columns[::-1], axis=1)
+
+
+def untried(space: SearchSpace, tried: np.ndarray, *, seed: Sequence[int]) -> np.ndarray | None:
+    """Points of the space that are not among those tried, [NEARBY, dim]; None if there are none left.
+
+    For the case that all points of a pool were tried, although the space has more.
+    """
+    rng = np.random.default_rng(list(seed))
+    count = num_configurations(space)
+    if count is None or count >= 2**53:  # more than will ever be tried: nearly any point is new
+        points = space.sample_unit(NEARBY, rng=rng)
+    else:
+        # Among any len(tried) + 1 different configurations one is new. They are taken at equal distances.
+        step = int(rng.integers(1, count)) if count > 1 else 1
+        while math.gcd(step, count) > 1:
+            step = step % count + 1
+        num_drawn = min(len(tried) + NEARBY, count)
+        first = int(rng.integers(count))
+        points = _configurations(space, np.asarray([(first + step * k) % count for k in range(num_drawn)]))
+    points = points[~_same(points, tried)][:NEARBY]
+    return None if len(points) == 0 else points[np.arange(NEARBY) % len(points)]
 
 
 def pool(space: SearchSpace, *, seed: Sequence[int]) -> np.ndarray:
@@ -82,8 +115,16 @@ def left_to_try(
     return safe if safe.any() else new & (to_failure >= np.quantile(to_failure[new], 0.75))
 
 
+def was_tried(point: np.ndarray, tried: np.ndarray) -> bool:
+    """Whether a point is one of those tried, to round-off."""
+    return bool((np.abs(tried - point) < SAME).all(axis=1).any())
+
+
 def _same(candidates: np.ndarray, points: np.ndarray) -> np.ndarray:
     """Which candidates are one of the points, to round-off."""
+    if len(points) > MANY_POINTS:
+        distances, _ = _tree(points).query(candidates, p=np.inf, distance_upper_bound=SAME)
+        return np.isfinite(distances)
     same: np.ndarray = np.ones((len(candidates), len(points)), bool)
     for own, others in zip(candidates.T, points.T, strict=True):  # a loop over few, over arrays of many
         same &= np.abs(own[:, None] - others) < SAME
@@ -92,7 +133,16 @@ def _same(candidates: np.ndarray, points: np.ndarray) -> np.ndarray:
 
 def _distance(candidates: np.ndarray, points: np.ndarray) -> np.ndarray:
     """How far each candidate is from the nearest of the points, of which there is at least one."""
+    if len(points) > MANY_POINTS:
+        return _tree(points).query(candidates)[0]
     squares = np.zeros((len(candidates), len(points)))
     for own, others in zip(candidates.T, points.T, strict=True):
         squares += (own[:, None] - others) ** 2
     return np.sqrt(squares.min(1))
+
+
+def _tree(points: np.ndarray) -> Any:
+    from scipy.spatial import KDTree  # a dependency of jax; not above, for few tasks are so long
+
+    # Split at midpoints: of discrete parameters many coordinates are equal, and medians would not part them.
+    return KDTree(points, balanced_tree=False, compact_nodes=False)

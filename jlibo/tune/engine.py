@@ -7,7 +7,8 @@
 | `exploration_order` | the forced exploration of a task (`draw_task`)                               |
 
 Shapes are padded: a trial or a task more does not compile anew until the padding is full. Trials are
-conditioned on in weight space, so an answer costs O(trials * features^2 + candidates * features^2).
+conditioned on in weight space, so an answer costs O(rows * features^2 + candidates * features^2). The rows
+are the trials, or a fixed number of rows that stand for any number of them (`Compressed`).
 """
 
 from typing import Any
@@ -22,6 +23,7 @@ from jlibo.envs.base import Task, explore_once
 from jlibo.lifelong import settled
 from jlibo.meta import AdaptiveMetaKGL, SelfTunedMetaKGL, Setting, TaskData, fit_hierarchy
 from jlibo.meta.base import selected_prior
+from jlibo.meta.hierarchy import PastTasks
 from jlibo.meta.selection import no_past, remember
 from jlibo.policies.base import AbstractPolicy
 from jlibo.prior import Prior, PriorMixture
@@ -41,13 +43,30 @@ class PastTrials(eqx.Module):
     """Logarithm of what the scores were divided by before they came here."""
 
 
-class OwnTrials(eqx.Module):
-    """The trials of the task at hand, padded: told (in `scores`) or pending."""
+class Compressed(eqx.Module):
+    """What is left of many told trials beside the rows of `OwnTrials` that stand for them."""
 
-    features: Float[Array, "trials features"]
-    scores: Float[Array, " trials"]
-    told: Bool[Array, " trials"]
-    pending: Bool[Array, " trials"]
+    ones: Float[Any, " trials"]
+    """What a column of ones became in these rows."""
+    lost_products: Float[Any, "2 2"]
+    """Products of the columns of scores and ones over what the rows leave out."""
+    num_lost: Float[Any, ""]
+    """The number of told trials minus the number of rows for them."""
+    moments: Moments
+    best: Float[Any, ""]
+
+
+class OwnTrials(eqx.Module):
+    """The trials of the task at hand, padded: told (in `scores`) or pending.
+
+    With `compressed`, a row is not a trial: few rows stand for many trials, exactly.
+    """
+
+    features: Float[Any, "trials features"]
+    scores: Float[Any, " trials"]
+    told: Bool[Any, " trials"]
+    pending: Bool[Any, " trials"]
+    compressed: Compressed | None = None
 
 
 class Knowledge(eqx.Module):
@@ -56,12 +75,16 @@ class Knowledge(eqx.Module):
     prior: Prior | PriorMixture
     support: Bool[Array, " groups"]
     scales: PastScales
-    summary: Prior
-    """Mean and covariance of the weights over the past tasks, also where the prior does not use them."""
+
+
+NUM_RANKED = 64
+"""How many candidates a suggestion ranks: those that may be taken if another process was faster."""
 
 
 class Suggestion(eqx.Module):
     index: Int[Array, ""]
+    ranking: Int[Array, " ranked"]
+    """The best candidates, best first; `index` is the first. What is not available comes last."""
     mean: Float[Array, ""]
     std: Float[Array, ""]
     """Of the score at the suggestion, in the scores' own units."""
@@ -79,6 +102,47 @@ def learn(
     setting: Setting,
 ) -> Knowledge:
     """Learn from all past tasks at once."""
+    history, scales = _history(learner, scaling, noise_std, past, setting)
+    state, info = learner.learn(history, num_tasks, setting)
+    return Knowledge(learner.prior(state, setting), info.support, scales)
+
+
+@eqx.filter_jit
+def summarise(
+    learner: Learner,
+    scaling: Standardise,
+    noise_std: Float[Array, ""],
+    past: PastTrials,
+    support: Bool[Array, " groups"],
+    setting: Setting,
+) -> Prior:
+    """Mean and covariance of the weights over the past tasks, also where the learner's prior has none.
+
+    `support` is what was selected. No question of a task needs this, so it is not a part of `learn`.
+    """
+    history, _ = _history(learner, scaling, noise_std, past, setting)
+    wide = selected_prior(support, setting)
+    number = jnp.asarray(noise_std, setting.dtype)
+    one = jnp.ones((), setting.dtype)
+    return fit_hierarchy(
+        history,
+        Prior(wide.mean, jnp.diag(wide.covariance), number),
+        wide,
+        num_steps=10,
+        covariance_tasks=5 * one,
+        mean_tasks=one,
+        noise_std=number,
+    )
+
+
+def _history(
+    learner: Learner,
+    scaling: Standardise,
+    noise_std: Float[Array, ""],
+    past: PastTrials,
+    setting: Setting,
+) -> tuple[PastTasks, PastScales]:
+    """The past tasks as rows in units of their own, and the scales of these units."""
 
     def add(carry, step):
         history, scales = carry
@@ -97,20 +161,7 @@ def learn(
     steps = (places, past.features, past.scores, past.explored, past.present, past.log_units)
     begin = no_past(learner_data(learner), setting), scaling.init(setting.dtype)
     (history, scales), _ = jax.lax.scan(add, begin, steps)
-    state, info = learner.learn(history, num_tasks, setting)
-    wide = selected_prior(info.support, setting)
-    number = jnp.asarray(noise_std, setting.dtype)
-    one = jnp.ones((), setting.dtype)
-    summary = fit_hierarchy(
-        history,
-        Prior(wide.mean, jnp.diag(wide.covariance), number),
-        wide,
-        num_steps=10,
-        covariance_tasks=5 * one,
-        mean_tasks=one,
-        noise_std=number,
-    )
-    return Knowledge(learner.prior(state, setting), info.support, scales, summary)
+    return history, scales
 
 
 def learner_data(learner: Learner) -> str:
@@ -121,9 +172,7 @@ def learner_data(learner: Learner) -> str:
 def nothing_known(learner: Learner, scaling: Standardise, setting: Setting) -> Knowledge:
     """Before the first task."""
     prior = learner.prior(learner.init(setting), setting)
-    support = jnp.ones(setting.num_groups, bool)
-    wide = selected_prior(support, setting)
-    return Knowledge(prior, support, scaling.init(setting.dtype), wide)
+    return Knowledge(prior, jnp.ones(setting.num_groups, bool), scaling.init(setting.dtype))
 
 
 @eqx.filter_jit
@@ -139,31 +188,41 @@ def suggest(
     key: PRNGKeyArray,
 ) -> Suggestion:
     """The best of the available candidates to try next. `log_units`: what own scores were divided by."""
+    compressed = trials.compressed
     columns = standardise.start(knowledge.prior, trials.features, policy.noise_std, scaling.num_columns)
 
     def add(carry, step):
         columns, moments = carry
-        place, score, is_told, is_pending = step
+        place, score, one, is_told, is_pending = step
         columns = standardise.with_features(columns, trials.features)
-        columns = standardise.observe(columns, place, score, is_told)
+        columns = standardise.observe(columns, place, score, is_told, one)
         columns = standardise.expect(columns, place, is_pending)
         return (standardise.with_features(columns, None), moments.add(score, is_told)), None
 
     places = jnp.arange(trials.scores.shape[0])
     begin = standardise.with_features(columns, None), Moments.empty(trials.scores.dtype)
-    (columns, moments), _ = jax.lax.scan(add, begin, (places, trials.scores, trials.told, trials.pending))
+    ones = jnp.ones_like(trials.scores) if compressed is None else compressed.ones
+    steps = (places, trials.scores, ones, trials.told, trials.pending)
+    (columns, moments), _ = jax.lax.scan(add, begin, steps)
+    if compressed is not None:
+        columns = standardise.complete(
+            columns, compressed.lost_products, compressed.num_lost, compressed.best
+        )
+        moments = compressed.moments
     scales = PastScales(
         knowledge.scales.total - knowledge.scales.num_tasks * log_units, knowledge.scales.num_tasks
     )
     units = scaling.units(scales, moments, columns)
     belief = standardise.belief_in(standardise.at_points(columns, candidates), units)
     scores = policy.scores(belief, key=key)
-    # A score that is no number never wins, and where none is one, the first candidate left is as good as any.
-    scores = jnp.where(available & ~jnp.isnan(scores), scores, -jnp.inf)
-    best = jnp.argmax(scores)
-    best = jnp.where(available[best], best, jnp.argmax(available))
+    # A score that is NaN or -inf never wins, but what is available still goes before what is not.
+    scores = jnp.where(scores > -jnp.inf, scores, jnp.finfo(scores.dtype).min)
+    scores = jnp.where(available, scores, -jnp.inf)
+    _, ranking = jax.lax.top_k(scores, min(NUM_RANKED, scores.shape[0]))
+    best = ranking[0]
     return Suggestion(
         best,
+        ranking,
         belief.mean[best] * units.scale + units.centre,
         belief.std[best] * units.scale,
         standardise.component_weights(columns, units),

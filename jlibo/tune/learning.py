@@ -3,16 +3,19 @@
 | here            | what it is                                                                          |
 |-----------------|-------------------------------------------------------------------------------------|
 | `learn_records` | `engine.learn` on the records of tasks and trials, padded                           |
+| `has_changed`   | whether what was learned is out of date                                             |
 | `without_names` | the dictionary with nothing in it that the numbers do not need                      |
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 
 import jax.numpy as jnp
 
 from jlibo.meta import Setting
 from jlibo.policies import AbstractPolicy
+from jlibo.prior import Prior
 from jlibo.standardise import Standardise
 from jlibo.tune import arrays, engine
 from jlibo.tune.dictionary import SpaceFeatures
@@ -20,6 +23,9 @@ from jlibo.tune.engine import Knowledge, Learner
 from jlibo.tune.memory_records import TaskRecord, TrialRecord
 from jlibo.tune.parameters import Categorical, Float
 from jlibo.tune.space import SearchSpace
+
+NEW_SHARE = 0.02
+"""New scores of past tasks, as a share of those learned from, that are not worth learning anew."""
 
 
 def learn_records(
@@ -34,17 +40,55 @@ def learn_records(
     maximise: bool,
 ) -> tuple[Knowledge, int]:
     """What the tasks teach, and how many of them teach anything."""
-    dtype = jnp.result_type(float)
-    groups, free = features.groups, features.free_groups
     past = arrays.past_trials(space, features, tasks, trials, maximise=maximise)
     if past is None:
-        setting = Setting(groups, 1, arrays.LEAST_TRIALS, arrays.LEAST_TRIALS, dtype, free)
-        return engine.nothing_known(learner, scaling, setting), 0
+        return engine.nothing_known(learner, scaling, _setting(features, 1, arrays.LEAST_TRIALS)), 0
     rows, num_tasks = past
-    num_padded, num_trials = rows.scores.shape
-    setting = Setting(groups, num_padded, num_trials, num_trials, dtype, free)
-    count = jnp.asarray(num_tasks, jnp.int32)
+    setting = _setting(features, *rows.scores.shape)
+    count = jnp.asarray(min(num_tasks, arrays.MOST_TASKS), jnp.int32)
     return engine.learn(learner, scaling, policy.noise_std, rows, count, setting), num_tasks
+
+
+def summarise_records(
+    space: SearchSpace,
+    features: SpaceFeatures,
+    learner: Learner,
+    policy: AbstractPolicy,
+    scaling: Standardise,
+    tasks: Sequence[TaskRecord],
+    trials: Sequence[TrialRecord],
+    knowledge: Knowledge,
+    *,
+    maximise: bool,
+) -> Prior | None:
+    """Mean and covariance of the weights over the tasks, with the support learned; None if none teaches."""
+    past = arrays.past_trials(space, features, tasks, trials, maximise=maximise)
+    if past is None:
+        return None
+    rows, _ = past
+    setting = _setting(features, *rows.scores.shape)
+    return engine.summarise(learner, scaling, policy.noise_std, rows, knowledge.support, setting)
+
+
+def has_changed(learned: Mapping[int, int], now: Mapping[int, int]) -> bool:
+    """Whether tasks with so many scores, by id, should be learned from anew.
+
+    They should if another set of tasks teaches, or if there are more than `NEW_SHARE` new scores. Learning
+    costs the same for one new score as for many, and one among thousands changes next to nothing.
+    """
+    teaching, still = ({task for task, count in counts.items() if count >= 2} for counts in (learned, now))
+    num_new = sum(now[task] for task in still) - sum(learned[task] for task in teaching)
+    return teaching != still or abs(num_new) > NEW_SHARE * sum(learned.values())
+
+
+def score_counts(trials: Iterable[TrialRecord]) -> dict[int, int]:
+    """How many scores each task has, by id."""
+    return dict(Counter(trial.task_id for trial in trials if trial.state == "complete"))
+
+
+def _setting(features: SpaceFeatures, num_tasks: int, num_trials: int) -> Setting:
+    dtype = jnp.result_type(float)
+    return Setting(features.groups, num_tasks, num_trials, num_trials, dtype, features.free_groups)
 
 
 def without_names(features: SpaceFeatures) -> SpaceFeatures:

@@ -4,7 +4,6 @@ A file is looked at before anything is written to it, so a file that is not a me
 byte. What SQLite says when something goes wrong is put into words that name the file and what to do.
 """
 
-import json
 import os
 import random
 import sqlite3
@@ -14,62 +13,33 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
-APPLICATION_ID = 0x6A6C6962  # "jlib": SQLite keeps it in the file's header, where `file(1)` finds it too
-FORMAT_VERSION = 1
+from jlibo.printable import printable
+from jlibo.tune import memory_rows as rows
+from jlibo.tune import memory_schema as schema
+from jlibo.tune.memory_errors import (
+    LONGEST_TEXT,
+    SQLITE_ERRORS,
+    MemoryFileError,
+    explain,
+    not_ours,
+    not_writable,
+    place_of,
+)
+from jlibo.tune.memory_errors import damaged as damaged
+from jlibo.tune.memory_records import DamagedRow
+from jlibo.tune.memory_rows import MemoryConnection, plain_params
+
 BUSY_SECONDS = 30.0
 _CHANCE = random.SystemRandom()  # not the generator that users seed
-
-# Types are checked by CHECK and not by STRICT: an SQLite before 3.37 cannot even read a file with a STRICT
-# table, and a memory moves between machines. AUTOINCREMENT, so that the id of a deleted trial never comes
-# back: a late `tell` must not land on another trial. Times are ISO 8601, UTC.
-_SCHEMA = (
-    """CREATE TABLE meta (
-        key TEXT PRIMARY KEY NOT NULL,
-        value TEXT NOT NULL CHECK (typeof(value) = 'text')
-    )""",
-    """CREATE TABLE tasks (
-        id INTEGER PRIMARY KEY AUTOINCREMENT,
-        name TEXT NOT NULL UNIQUE CHECK (typeof(name) = 'text'),
-        budget INTEGER CHECK (typeof(budget) IN ('integer', 'null')),
-        source TEXT NOT NULL CHECK (source IN ('tuner', 'added')),
-        seed INTEGER NOT NULL CHECK (typeof(seed) = 'integer'),
-        changed INTEGER NOT NULL DEFAULT 0 CHECK (typeof(changed) = 'integer'),
-        created TEXT NOT NULL CHECK (typeof(created) = 'text')
-    )""",
-    """CREATE TABLE trials (
-        id INTEGER PRIMARY KEY AUTOINCREMENT,
-        task_id INTEGER NOT NULL REFERENCES tasks (id) ON DELETE CASCADE,
-        number INTEGER NOT NULL CHECK (typeof(number) = 'integer' AND number >= 0),
-        params TEXT NOT NULL CHECK (typeof(params) = 'text'),
-        state TEXT NOT NULL CHECK (state IN ('pending', 'complete', 'failed')),
-        score REAL CHECK (typeof(score) IN ('real', 'null') AND abs(score) <= 1.7976931348623157e308),
-        explored INTEGER NOT NULL CHECK (explored IN (0, 1)),
-        owner TEXT CHECK (typeof(owner) IN ('text', 'null')),
-        claimed TEXT CHECK (typeof(claimed) IN ('text', 'null')),
-        created TEXT NOT NULL CHECK (typeof(created) = 'text'),
-        finished TEXT CHECK (typeof(finished) IN ('text', 'null')),
-        UNIQUE (task_id, number),
-        CHECK ((state = 'complete') = (score IS NOT NULL)),
-        CHECK ((state = 'pending') = (finished IS NULL)),
-        CHECK (owner IS NULL OR state = 'pending')
-    )""",
-)
-
-# From the version of a format to what turns it into the next, inside the transaction that sets the version.
-_MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {}
-
-
-class MemoryFileError(Exception):
-    """A memory that cannot be read or written; the message names the file and says what to do."""
 
 
 # One lock for all memories of the process, held during every transaction and while the process forks. So a
 # child never inherits a half-done transaction, whose connection it could neither use nor safely close.
-_LOCK = threading.RLock()
+LOCK = threading.RLock()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release)
+    os.register_at_fork(before=LOCK.acquire, after_in_parent=LOCK.release, after_in_child=LOCK.release)
 
 
 @final
@@ -78,87 +48,168 @@ class MemoryFile:
 
     With `new_meta` a missing or empty file becomes a new memory with these entries in its table `meta`;
     without, it is an error. With `write=False` a file that can only be read will do. A `path` of `None` is a
-    memory in RAM.
+    memory in RAM. `file_mode` is the permissions of a file that is made.
     """
 
-    def __init__(self, path: str | None, *, new_meta: Mapping[str, str] | None = None, write: bool = True):
+    def __init__(
+        self,
+        path: str | None,
+        *,
+        new_meta: Mapping[str, str] | None = None,
+        write: bool = True,
+        file_mode: int = 0o600,
+    ):
         self.path = path
         self._pid = os.getpid()
-        self._database: sqlite3.Connection | None = None
+        self._in_ram = path is None
+        self._database: MemoryConnection | None = None
+        self._params_fn: Callable[[str], dict[str, Any]] = plain_params
+        self._schema_version: int | None = None  # as of the last look at the schema
         create = new_meta is not None
-        if path is not None:
-            _check_place(path, create=create)
+        if not isinstance(file_mode, int) or file_mode & ~0o777 or file_mode & 0o600 != 0o600:
+            raise ValueError(
+                "`file_mode` should be permissions that let the user read and write, such as 0o600 or 0o660, "
+                f"but got {file_mode!r}."
+            )
         try:
-            with _LOCK:
-                self._database = _connect(path, create=create)
-                _prepare(self._database, path, new_meta, write)
+            with LOCK:
+                if path is not None and not _check_place(path, create=create):
+                    _make_file(path, file_mode)
+                self._database = connect(path)
+                try:
+                    _prepare(self._database, path, new_meta, write)
+                except sqlite3.OperationalError as error:
+                    if write or path is None or not _is_read_only(error):
+                        raise
+                    # An old format on a disk that cannot be written: a copy in RAM is migrated, to be read.
+                    self._database, self._in_ram = _migrated_copy(self._database, path), True
         except BaseException as error:
             self.close()
-            if isinstance(error, sqlite3.Error):
-                raise explain(path, error) from error
+            if isinstance(error, SQLITE_ERRORS):
+                raise explain(path, error, busy_seconds=BUSY_SECONDS) from error
             raise
 
     def close(self) -> None:
-        with _LOCK:
+        with LOCK:
             if self._database is not None:
                 self._database.close()
             self._database = None
 
     @contextmanager
-    def reading(self) -> Iterator[sqlite3.Connection]:
+    def reading(self) -> Iterator[MemoryConnection]:
         """What is read inside is as it was at one moment."""
         with self._transaction(_begin_reading) as database:
             yield database
 
     @contextmanager
-    def writing(self) -> Iterator[sqlite3.Connection]:
+    def writing(self) -> Iterator[MemoryConnection]:
         """What is written inside is on the disk at the end, or undone if there is an error."""
         with self._transaction(_begin_writing) as database:
             yield database
 
     @contextmanager
-    def _transaction(self, begin_fn: Callable[[sqlite3.Connection], None]) -> Iterator[sqlite3.Connection]:
-        with _LOCK:
+    def _transaction(self, begin_fn: Callable[[sqlite3.Connection], None]) -> Iterator[MemoryConnection]:
+        with LOCK:
             try:
                 database = self._connection()
                 begin_fn(database)
+                self._check_schema(database)
                 yield database
                 database.execute("COMMIT")
             except BaseException as error:
                 if self._database is not None and self._database.in_transaction:
                     with suppress(sqlite3.Error):  # the first error is the one to tell
                         self._database.execute("ROLLBACK")
-                if isinstance(error, sqlite3.Error):
-                    raise explain(self.path, error) from error
-                if isinstance(error, json.JSONDecodeError):  # someone edited a row by hand
-                    raise damaged(self.path, f"parameters of a trial: {error}") from error
+                if isinstance(error, SQLITE_ERRORS):
+                    raise explain(self.path, error, busy_seconds=BUSY_SECONDS) from error
+                if isinstance(error, DamagedRow):
+                    raise damaged(self.path, str(error)) from error
                 raise
 
-    def _connection(self) -> sqlite3.Connection:
+    def set_params_fn(self, params_fn: Callable[[str], dict[str, Any]]) -> None:
+        """Read the parameters of trials with `params_fn` from now on."""
+        self._params_fn = params_fn
+        if self._database is not None:
+            self._database.params_fn = params_fn
+
+    def _check_schema(self, database: MemoryConnection) -> None:
+        """Look at the schema if it has changed since the last look: another program may have added a trigger.
+
+        SQLite reads a schema anew only if this number has changed, so one that was checked stays in use.
+        """
+        (version,) = database.execute("PRAGMA schema_version").fetchone()
+        if version != self._schema_version:
+            if schema.check_format(database, self.path) != schema.FORMAT_VERSION:
+                raise damaged(self.path, "another program changed its format while it was open")
+            self._schema_version = version
+
+    def _connection(self) -> MemoryConnection:
         if self._database is None:
             raise MemoryFileError("this memory is closed: open it again.")
         if self._pid != os.getpid():
-            if self.path is None:
+            if self._in_ram or self.path is None:
                 raise MemoryFileError(
                     "a memory in RAM cannot be shared with a forked process: give the memory a path."
                 )
-            self._database, self._pid = _connect(self.path), os.getpid()
+            self._database, self._pid, self._schema_version = connect(self.path), os.getpid(), None
+            self._database.params_fn = self._params_fn
         return self._database
 
 
-def _connect(path: str | None, *, create: bool = False) -> sqlite3.Connection:
+def _make_file(path: str, mode: int) -> None:
+    """Make an empty file, unless another process is faster. It is never open to more users than `mode` says.
+
+    The umask is neither asked nor changed: it belongs to all threads of the process.
+    """
+    try:
+        handle = os.open(os.path.realpath(path), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return
+    except OSError as error:
+        raise not_writable(path, error.strerror or str(error)) from None
+    try:
+        if mode != 0o600:
+            os.chmod(handle if os.chmod in os.supports_fd else path, mode)
+    finally:
+        os.close(handle)
+
+
+# What a statement may ask for: far above what the statements here need, far below what exhausts a machine.
+_LIMITS = {
+    sqlite3.SQLITE_LIMIT_LENGTH: LONGEST_TEXT,
+    sqlite3.SQLITE_LIMIT_SQL_LENGTH: 100_000,
+    sqlite3.SQLITE_LIMIT_COLUMN: 100,
+    sqlite3.SQLITE_LIMIT_EXPR_DEPTH: 50,
+    sqlite3.SQLITE_LIMIT_COMPOUND_SELECT: 5,
+    sqlite3.SQLITE_LIMIT_ATTACHED: 0,
+    sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER: 100,
+    sqlite3.SQLITE_LIMIT_TRIGGER_DEPTH: 10,  # ON DELETE CASCADE is a trigger
+}
+
+
+def connect(path: str | None, *, mode: str = "rw") -> MemoryConnection:
     """A bare connection: transactions are explicit, and a commit is on the disk when it returns."""
-    uri = ":memory:" if path is None else f"{Path(path).as_uri()}?mode={'rwc' if create else 'rw'}"
+    uri = ":memory:" if path is None else f"{Path(path).as_uri()}?mode={mode}"
     database = sqlite3.connect(
-        uri, uri=path is not None, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+        uri,
+        uri=path is not None,
+        timeout=BUSY_SECONDS,
+        isolation_level=None,
+        check_same_thread=False,
+        factory=MemoryConnection,
     )
     try:
+        for limit, value in _LIMITS.items():
+            database.setlimit(limit, value)
+        # A file made by someone else must not run functions of this process from its schema. This comes
+        # first, as later statements read the schema.
+        database.execute("PRAGMA trusted_schema = OFF")
+        database.execute("PRAGMA cell_size_check = ON")
+        database.execute("PRAGMA mmap_size = 0")  # a file that shrinks under a map would end the process
         # EXTRA, not FULL: it also syncs the folder after the journal is gone, without which a power cut just
         # after a commit can bring the journal back and undo it.
         database.execute("PRAGMA synchronous = EXTRA")
         database.execute("PRAGMA foreign_keys = ON")
-        # A file made by someone else must not run functions of this process from its schema.
-        database.execute("PRAGMA trusted_schema = OFF")
     except BaseException:
         database.close()
         raise
@@ -191,69 +242,34 @@ def _begin_writing(database: sqlite3.Connection) -> None:
         database.execute(f"PRAGMA busy_timeout = {round(1000 * BUSY_SECONDS)}")
 
 
-def explain(path: str | None, error: sqlite3.Error) -> MemoryFileError:
-    """What SQLite said, in one sentence about this file."""
-    place = "the memory in RAM" if path is None else f"'{path}'"
-    code = getattr(error, "sqlite_errorcode", 0)
-    if code == sqlite3.SQLITE_READONLY_DBMOVED:
-        return MemoryFileError(f"{place} was moved or deleted while it was in use: open the memory again.")
-    match code & 0xFF:  # the rest of the bits is detail
-        case sqlite3.SQLITE_NOTADB:
-            return not_ours(path, "it is not an SQLite file")
-        case sqlite3.SQLITE_CORRUPT:
-            return damaged(path, str(error))
-        case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM:
-            words = f"cannot be opened for writing ({error}): allow it for the file and its folder"
-        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
-            words = f"was locked by another process for more than {BUSY_SECONDS:g} s: try again, or end it"
-        case sqlite3.SQLITE_FULL:
-            words = "cannot grow, the disk is full: free some space and try again; nothing it held is lost"
-        case sqlite3.SQLITE_IOERR:
-            words = (
-                f"could not be read or written ({error}): look whether its disk is full, over a quota or "
-                "failing, and try again; nothing it held is lost"
-            )
-        case _:
-            words = f"could not be used, SQLite says: {error}"
-    return MemoryFileError(f"{place} {words}.")
-
-
-def not_ours(path: str | None, why: str) -> MemoryFileError:
-    return MemoryFileError(f"'{path}' is not a memory of jlibo, {why}: give another path; it is unchanged.")
-
-
-def damaged(path: str | None, what: str) -> MemoryFileError:
-    return MemoryFileError(
-        f"'{path}' is damaged ({what}): put back a copy of it, or import an export of it into a new memory; "
-        "it is unchanged."
-    )
-
-
-def _check_place(path: str, *, create: bool) -> None:
-    """Look at what is at `path`, without a lock and without leaving a trace."""
+def _check_place(path: str, *, create: bool) -> bool:
+    """Look at what is at `path`, without a lock or a trace; False if there is no file yet."""
+    place = place_of(path)
     try:
         status = os.stat(path)
     except FileNotFoundError:
         if not create:
-            raise MemoryFileError(f"there is no memory at '{path}': give the path of one.") from None
+            raise MemoryFileError(f"there is no memory at {place}: give the path of one.") from None
         folder = os.path.dirname(path)
         if not os.path.isdir(folder):
             raise MemoryFileError(
-                f"cannot make '{path}', there is no folder '{folder}': make it, or give another path."
+                f"cannot make {place}, there is no folder '{printable(folder)}': make it, or give another "
+                "path."
             ) from None
-        return
+        return False
     except (OSError, ValueError) as error:
         words = getattr(error, "strerror", None) or error
-        raise MemoryFileError(f"cannot look at '{path}' ({words}): give another path.") from None
+        raise MemoryFileError(f"cannot look at {place} ({words}): give another path.") from None
     if not stat.S_ISREG(status.st_mode):
         kind = "a folder" if stat.S_ISDIR(status.st_mode) else "not a file on a disk"
-        raise MemoryFileError(f"'{path}' is {kind}: give the path of a file.")
+        raise MemoryFileError(f"{place} is {kind}: give the path of a file.")
     if status.st_size == 1:  # SQLite takes it for an empty file and would write over it
         raise not_ours(path, "it is not an SQLite file")
     # An open transaction, or one that was cut short, has a journal. Then the header may be half written, and
     # only a reader with a lock sees the truth; the size was asked for first, so that this order is safe.
     if status.st_size > 0 and not os.path.exists(os.path.realpath(path) + "-journal"):
         _look_at_header(path)
+    return True
 
 
 def _look_at_header(path: str) -> None:
@@ -268,76 +284,70 @@ def _look_at_header(path: str) -> None:
         return  # the connection in earnest says why
     try:
         (application_id,) = database.execute("PRAGMA application_id").fetchone()
-    except sqlite3.Error as error:
+    except SQLITE_ERRORS as error:
         if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_NOTADB:
-            raise explain(path, error) from error
+            raise explain(path, error, busy_seconds=BUSY_SECONDS) from error
         return  # without a lock, a file that is just growing looks damaged
     finally:
         database.close()
-    if application_id != APPLICATION_ID:
+    if application_id != schema.APPLICATION_ID:
         raise not_ours(path, "it is an SQLite file of another program")
 
 
-def _prepare(database: sqlite3.Connection, path: str | None, new_meta, write: bool) -> None:
+def _prepare(database: MemoryConnection, path: str | None, new_meta, write: bool) -> None:
     """Check the file as a whole, then make or migrate it where that is called for."""
     _begin_reading(database)
-    version = _format_of(database, path)
+    version = schema.check_format(database, path)
     if version is None and new_meta is None:
         raise not_ours(path, "it is empty")
     if version is not None:
-        problem = database.execute("PRAGMA quick_check(1)").fetchone()[0]
-        if problem != "ok":
-            raise damaged(path, problem.replace("\n", " "))
+        schema.check_content(database, path)
     database.execute("COMMIT")
-    if version == FORMAT_VERSION and not write:
+    if version == schema.FORMAT_VERSION and not write:
         return
     database.execute("PRAGMA journal_mode = DELETE")  # one file; a no-op unless someone chose another mode
     try:
         _begin_writing(database)
-        version = _format_of(database, path)  # again: another process may have been faster
+        version = schema.check_format(database, path)  # again: another process may have been faster
         if version is None:
-            _create(database, new_meta or {})
-        else:
+            schema.create(database, new_meta or {})
+        elif version < schema.FORMAT_VERSION:
             _migrate(database, path, version)
         # Where nothing else changed, this write finds out now whether the file and its folder can be written.
-        database.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
-        database.execute("ROLLBACK" if version == FORMAT_VERSION else "COMMIT")
+        database.execute(f"PRAGMA user_version = {schema.FORMAT_VERSION}")
+        database.execute("ROLLBACK" if version == schema.FORMAT_VERSION else "COMMIT")
     except BaseException:
         if database.in_transaction:
             database.execute("ROLLBACK")
         raise
 
 
-def _format_of(database: sqlite3.Connection, path: str | None) -> int | None:
-    """The version of the file's format; `None` for a file without content."""
-    application_id, version, num_schema_changes = (
-        database.execute(f"PRAGMA {name}").fetchone()[0]
-        for name in ("application_id", "user_version", "schema_version")
-    )
-    if application_id == version == num_schema_changes == 0:
-        return None
-    if application_id != APPLICATION_ID:
-        raise not_ours(path, "it is an SQLite file of another program")
-    if version > FORMAT_VERSION:
-        raise MemoryFileError(
-            f"'{path}' was written by a newer jlibo (format {version}, while this one knows up to "
-            f"{FORMAT_VERSION}): update jlibo."
-        )
-    return version
+def _migrate(database: MemoryConnection, path: str | None, version: int) -> None:
+    """Bring the tables to the newest format, and read all of them before the change is committed."""
+    schema.migrate(database, path, version)
+    try:
+        space, _ = rows.read_problem(rows.read_meta(database))
+        database.params_fn = lambda text: space.validate(plain_params(text))
+        rows.read_tasks(database)
+        rows.read_trials(database)
+    except DamagedRow as error:
+        raise damaged(path, str(error)) from error
 
 
-def _create(database: sqlite3.Connection, meta: Mapping[str, str]) -> None:
-    for statement in _SCHEMA:
-        database.execute(statement)
-    database.executemany("INSERT INTO meta (key, value) VALUES (?, ?)", list(meta.items()))
-    database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+def _is_read_only(error: sqlite3.Error) -> bool:
+    codes = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM)
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in codes
 
 
-def _migrate(database: sqlite3.Connection, path: str | None, version: int) -> None:
-    for old in range(version, FORMAT_VERSION):
-        if old not in _MIGRATIONS:
-            raise MemoryFileError(
-                f"'{path}' has format {old}, which this jlibo cannot bring to {FORMAT_VERSION}: "
-                "open it once with an older jlibo, and export it there."
-            )
-        _MIGRATIONS[old](database)
+def _migrated_copy(database: MemoryConnection, path: str) -> MemoryConnection:
+    """A copy in RAM of an open file of an older format, brought to the newest and then not to be written."""
+    copy = connect(None)
+    try:
+        database.backup(copy)
+        database.close()
+        _prepare(copy, path, None, write=True)
+        copy.execute("PRAGMA query_only = ON")
+    except BaseException:
+        copy.close()
+        raise
+    return copy

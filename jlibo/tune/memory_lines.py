@@ -14,9 +14,10 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, NoReturn, final
 
+from jlibo.printable import printable
 from jlibo.tune import memory_rows as rows
 from jlibo.tune.memory import Memory, MemoryFileError, TaskRecord, TrialRecord
-from jlibo.tune.memory_records import Params, finite_score, task_name, utc_now, utc_text, whole
+from jlibo.tune.memory_records import Params, finite_score, strict_json, task_name, utc_now, utc_text, whole
 from jlibo.tune.space import SearchSpace
 
 REQUIRED = ("task", "number", "params", "score", "state")
@@ -87,8 +88,10 @@ def check_lines(lines: Iterable[str], *, space: SearchSpace, maximise: bool) -> 
             continue
         try:
             line = CheckedLine(number, *_records(_json_object(text), space, maximise))
+        except RecursionError:
+            _reject(number, "the JSON is nested too deeply")
         except ValueError as error:
-            _reject(number, str(error))
+            _reject(number, printable(error, max_length=500))
         first = found.setdefault((line.task.name, line.trial.number), line)
         if _content(first.trial) != _content(line.trial):
             _reject(number, f"{_title(line)} was another one in line {first.number}")
@@ -139,15 +142,7 @@ def _reject(number: int, problem: str) -> NoReturn:
 
 
 def _json_object(text: str) -> Params:
-    def not_json(word: str) -> NoReturn:
-        raise ValueError(f"{word} is not a number of JSON")
-
-    try:
-        content = json.loads(text, parse_constant=not_json)
-    except RecursionError:
-        raise ValueError("the JSON is nested too deeply") from None
-    except json.JSONDecodeError as error:
-        raise ValueError(f"this is not JSON: {error.msg} at character {error.pos + 1}") from None
+    content = strict_json(text)
     if not isinstance(content, dict):
         raise ValueError(f"a JSON object should stand here, but got {_short(content)}")
     return content

@@ -1,16 +1,37 @@
 """What a memory holds, as plain values: the records of tasks and trials, and the checks of what goes in."""
 
+import json
 import math
 import operator
+import zlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Literal, final
+from typing import Any, Literal, NoReturn, final
+
+from jlibo.printable import printable
 
 Params = dict[str, Any]
 Source = Literal["tuner", "added"]
 State = Literal["pending", "complete", "failed"]
 
 LARGEST = 2**63 - 1  # SQLite's whole numbers have 64 bits
+
+# The columns that a row's checksum covers, in this order.
+TASK_CONTENT = ("name", "budget", "source", "seed", "created")
+TRIAL_CONTENT = (
+    *("task_id", "number", "params", "state", "score", "explored"),
+    *("owner", "claimed", "created", "finished", "claims"),
+)
+META_CONTENT = ("space", "maximise", "jlibo")
+
+
+LONGEST_NAME = 4096  # characters
+
+
+class DamagedRow(ValueError):
+    """A row of a memory that this program did not write; the message says which and what is wrong with it."""
 
 
 class TrialStateError(ValueError):
@@ -36,7 +57,8 @@ class TrialRecord:
     """One configuration of a task and what became of it.
 
     Only a complete trial has a `score`, only a pending one may have an `owner`, and only the others have
-    `finished`. `explored`: it was a step of forced exploration. Times are ISO 8601, UTC.
+    `finished`. `explored`: it was a step of forced exploration. `claims`: how many owners have had it and did
+    not give it back. Times are ISO 8601, UTC.
     """
 
     id: int
@@ -49,6 +71,18 @@ class TrialRecord:
     owner: str | None
     created: str
     finished: str | None
+    claims: int = 0
+
+
+def row_checksum(content: Sequence[Any]) -> int:
+    """The CRC-32 of a row's content: plain values, as SQLite gives them back."""
+    # `ascii` is exact and the same in every Python; what `repr` escapes depends on the version of Unicode.
+    return zlib.crc32(ascii(tuple(content)).encode())
+
+
+def meta_checksum(meta: Mapping[str, str]) -> int:
+    """The CRC-32 of the entries of `meta` that never change."""
+    return row_checksum([meta.get(key) for key in META_CONTENT])
 
 
 def utc_text(moment: datetime) -> str:
@@ -64,6 +98,49 @@ def seconds_since(text: str) -> float:
     return (datetime.now(UTC) - datetime.fromisoformat(text)).total_seconds()
 
 
+def is_time(text: Any) -> bool:
+    """Whether `text` is a moment as the memory writes it, or in another form of ISO 8601 with a time zone."""
+    try:
+        return datetime.fromisoformat(text).tzinfo is not None
+    except (TypeError, ValueError):
+        return False
+
+
+def strict_json(text: str) -> Any:
+    """Return the content of JSON from a stranger; a `ValueError` says in a few words why it cannot be read.
+
+    `json.loads` also takes NaN and a key that is there twice, and raises other errors for deep nesting and
+    for numbers of thousands of digits.
+    """
+    try:
+        return _STRICT.decode(text)
+    except RecursionError:
+        raise ValueError("the JSON is nested too deeply") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"this is not JSON: {error.msg} at character {error.pos + 1}") from None
+
+
+def _constant(word: str) -> NoReturn:
+    raise ValueError(f"{word} is not a number of JSON")
+
+
+def _whole_number(digits: str) -> int:
+    if len(digits) > 400:  # far above the largest float; the text is not repeated in a message
+        raise ValueError(f"a number has {len(digits)} digits")
+    return int(digits)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
+        raise ValueError(f"the key '{printable(twice, max_length=100)}' is there twice")
+    return content
+
+
+_STRICT = json.JSONDecoder(parse_constant=_constant, parse_int=_whole_number, object_pairs_hook=_object)
+
+
 def finite_score(score: Any) -> float | None:
     """A score as a float, and `None` for what makes a trial failed: `None`, NaN or an infinite number."""
     if score is None:
@@ -75,7 +152,7 @@ def finite_score(score: Any) -> float | None:
     except (TypeError, ValueError, OverflowError):
         message = f"`score` should be a number, or None for a failed trial, but got {score!r}."
         raise ValueError(message) from None
-    return number if math.isfinite(number) else None
+    return number + 0.0 if math.isfinite(number) else None  # the sum makes -0.0 a 0.0, as SQLite does
 
 
 def whole(argument: str, value: Any, *, at_least: int) -> int:
@@ -95,6 +172,10 @@ def task_name(name: Any) -> str:
     """The name of a task: words, with at least one visible character."""
     if not isinstance(name, str) or not name.strip():
         raise ValueError(f"`name` should be a task's name, a string that is not empty, but got {name!r}.")
+    if len(name) > LONGEST_NAME:
+        raise ValueError(
+            f"`name` should be a task's name of at most {LONGEST_NAME} characters, but got {len(name)}."
+        )
     try:
         name.encode()
     except UnicodeEncodeError:

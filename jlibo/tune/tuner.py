@@ -16,7 +16,9 @@ another process, knows the same. Trials added from elsewhere (`add_task`) teach 
 exploration was among them, so the paper's guarantee does not cover what is learned from them.
 """
 
+import dataclasses
 import os
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, final
 
@@ -25,17 +27,36 @@ import jax.numpy as jnp
 import numpy as np
 
 from jlibo.checks import check_count, check_shape, fail
+from jlibo.policies import AbstractPolicy
+from jlibo.standardise import Standardise
 from jlibo.tune import candidates, modes
-from jlibo.tune.engine import Knowledge
-from jlibo.tune.learning import learn_records, without_names
+from jlibo.tune.dictionary import SpaceFeatures
+from jlibo.tune.engine import Knowledge, Learner
+from jlibo.tune.learning import has_changed, learn_records, score_counts, summarise_records, without_names
 from jlibo.tune.memory import Memory
-from jlibo.tune.memory_records import TaskRecord, TrialRecord, finite_score, whole
+from jlibo.tune.memory_records import finite_score, whole
+from jlibo.tune.process import check_process
 from jlibo.tune.space import SearchSpace
 from jlibo.tune.task import TunerTask
 
 DEFAULT_BUDGET = 50
 MOST_LEARNED = 4
 """What was learned is kept for so many tasks at hand, each of which learns from all but itself."""
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Learned:
+    """What was learned from tasks with so many scores each, in the state `revision` of the memory.
+
+    It was found good enough until the state `checked`.
+    """
+
+    revision: int
+    checked: int
+    counts: dict[int, int]
+    knowledge: Knowledge
+    num_tasks: int
 
 
 @final
@@ -63,6 +84,7 @@ class Tuner:
         seed: int = 0,
         sizes: Mapping[str, Any] | None = None,
     ):
+        check_process("Tuner")
         if not isinstance(space, SearchSpace):
             fail("space", "a SearchSpace", type(space).__name__)
         if maximise is not None and not isinstance(maximise, bool | np.bool_):
@@ -87,7 +109,8 @@ class Tuner:
             # True, also where a memory says otherwise: who forgets the direction should hear of it.
             self.memory = Memory.open(memory, space=space, maximise=maximise is not False)
         self.maximise = self.memory.maximise
-        self._learned: dict[int | None, tuple[int, Knowledge, int]] = {}
+        self._lock = threading.RLock()
+        self._learned: dict[int | None, _Learned] = {}
 
     def __repr__(self) -> str:
         where = "memory in RAM" if self.memory.path is None else f"memory {self.memory.path!r}"
@@ -143,13 +166,16 @@ class Tuner:
         Shares that sum to one, the largest first. What was not selected has a share of zero. Empty before
         the first task with two scores.
         """
-        knowledge, num_tasks = self.knowledge()
+        knowledge, num_tasks = self.knowledge(at_once=True)
         if num_tasks == 0:
+            return {}
+        summary = summarise_records(*self._parts, *self.memory.snapshot(), knowledge, maximise=self.maximise)
+        if summary is None:  # all tasks were deleted in the meantime
             return {}
         points = self.space.sample_unit(1024, rng=np.random.default_rng(0))
         values = np.asarray(self.plain_features(jnp.asarray(points, jnp.result_type(float))), np.float64)
-        mean = np.asarray(knowledge.summary.mean, np.float64)
-        covariance = np.asarray(knowledge.summary.covariance, np.float64)
+        mean = np.asarray(summary.mean, np.float64)
+        covariance = np.asarray(summary.covariance, np.float64)
         group_of = np.asarray(self.features.groups)
         selected = np.asarray(knowledge.support)
         if selected.sum() == len(self.features.free_groups):
@@ -183,29 +209,40 @@ class Tuner:
         }
         return plot_progress(by_task, ax, maximise=self.maximise)
 
-    def knowledge(self, excluding: int | None = None) -> tuple[Knowledge, int]:
-        """What all tasks but `excluding` teach, and how many they are; learned anew when they change."""
-        revision = self.memory.revision(excluding=excluding)  # first: what comes in between is learned twice
-        if excluding not in self._learned or self._learned[excluding][0] != revision:
-            tasks, trials = self.memory.snapshot()
-            tasks = [task for task in tasks if task.id != excluding]
-            self._learned.pop(excluding, None)
+    def knowledge(self, excluding: int | None = None, *, at_once: bool = False) -> tuple[Knowledge, int]:
+        """What all tasks but `excluding` teach, and how many they are.
+
+        It is learned anew when they change: when another task teaches, or with enough new scores (see
+        `learning.has_changed`). With `at_once`, every new score counts. Threads may call it at once.
+        """
+        check_process("ask or importance")
+        with self._lock:
+            held = self._learned.get(excluding)
+            # Read before the trials: what changes in between is learned from twice, and not lost.
+            revision = self.memory.revision(excluding=excluding)
+            if held is None or (at_once and held.revision != revision):
+                held = self._learn(revision, excluding)
+            elif held.checked != revision:
+                if has_changed(held.counts, self.memory.score_counts(excluding=excluding)):
+                    held = self._learn(revision, excluding)
+                held = dataclasses.replace(held, checked=revision)
+            self._learned.pop(excluding, None)  # to the end: the first was not used for longest
             while len(self._learned) >= MOST_LEARNED:
                 self._learned.pop(next(iter(self._learned)))
-            self._learned[excluding] = revision, *self._learn(tasks, trials)
-        return self._learned[excluding][1:]
+            self._learned[excluding] = held
+            return held.knowledge, held.num_tasks
 
-    def _learn(self, tasks: list[TaskRecord], trials: list[TrialRecord]) -> tuple[Knowledge, int]:
-        return learn_records(
-            self.space,
-            self.plain_features,
-            self.learner,
-            self.policy,
-            self.scaling,
-            tasks,
-            trials,
-            maximise=self.maximise,
-        )
+    def _learn(self, revision: int, excluding: int | None) -> "_Learned":
+        tasks, trials = self.memory.snapshot()
+        tasks = [task for task in tasks if task.id != excluding]
+        trials = [trial for trial in trials if trial.task_id != excluding]
+        learned = learn_records(*self._parts, tasks, trials, maximise=self.maximise)
+        return _Learned(revision, revision, score_counts(trials), *learned)
+
+    @property
+    def _parts(self) -> tuple[SearchSpace, SpaceFeatures, Learner, AbstractPolicy, Standardise]:
+        """What learning takes beside tasks and trials."""
+        return self.space, self.plain_features, self.learner, self.policy, self.scaling
 
     # --- for the tasks --------------------------------------------------------------------------------------
 

@@ -1,0 +1,275 @@
+"""A run's folder: which files in it are ours, and how a new run replaces an old one in one step.
+
+| file             | what it is                                                                          |
+|------------------|-------------------------------------------------------------------------------------|
+| `manifest.json`  | which command wrote the folder, and a digest of every file it wrote                 |
+| other `FILES`    | the result; see `folder`                                                            |
+
+A folder without a manifest, and a file whose content is not what the manifest says, belong to the user: such
+a folder is refused. Other entries of a folder of ours are the user's too, and stay when the run is replaced.
+
+A run is written to a hidden folder beside its own, which then changes places with the old run. A process
+that is killed leaves the hidden folder behind; it held a lock on it, so that the next run can tell that the
+process is gone.
+"""
+
+import contextlib
+import ctypes
+import dataclasses
+import errno
+import hashlib
+import json
+import os
+import re
+import secrets
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from jlibo.files import naming, sync_folder
+from jlibo.printable import printable
+
+MANIFEST = "manifest.json"
+FILES = ("summary.json", "curves.npz", "figure.png", "figure.pdf", MANIFEST)
+"""All that a run's folder can hold of ours."""
+
+FORMAT_VERSION = 1
+WRITTEN_BY = "jlibo reproduce"
+_HIDDEN = re.compile(r"\.(?P<run>.+)\.jlibo-(?P<kind>new|old)-[0-9a-f]{12}")
+_MAX_MANIFEST = 2**20
+
+
+class RunFolderError(ValueError):
+    """A folder that a run may not replace; the message says why, and what to do."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Manifest:
+    """What is written down about a run: some facts about it, and the sha256 of every file."""
+
+    about: Mapping[str, Any]
+    files: Mapping[str, str]
+
+    def to_bytes(self) -> bytes:
+        head = {"written_by": WRITTEN_BY, "format_version": FORMAT_VERSION}
+        return (json.dumps({**head, "about": self.about, "files": self.files}, indent=2) + "\n").encode()
+
+
+def read_manifest(folder: Path) -> Manifest | None:
+    """Return the manifest of a folder, or None if it has none that this program wrote."""
+    path = folder / MANIFEST
+    try:
+        if not stat.S_ISREG(path.lstat().st_mode) or path.stat().st_size > _MAX_MANIFEST:
+            return None
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+    if not isinstance(content, dict) or content.get("written_by") != WRITTEN_BY:
+        return None
+    about, files = content.get("about"), content.get("files")
+    # Only names of ours: a manifest must not make other files ours.
+    if not isinstance(about, dict) or not isinstance(files, dict) or not set(files) <= set(FILES):
+        return None
+    return Manifest(about, files)
+
+
+def check_replaceable(target: Path) -> Manifest | None:
+    """Return the manifest of the run at `target`, or None if there is nothing there.
+
+    **Raises:** `RunFolderError` if there is anything that this program did not write.
+    """
+    shown = printable(target)
+    elsewhere = "move it away, or give another --out"
+    try:
+        kind = target.lstat().st_mode
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISDIR(kind):
+        what = "a symbolic link" if stat.S_ISLNK(kind) else "not a folder"
+        raise RunFolderError(f"'{shown}' is {what} and is not replaced: {elsewhere}.")
+    manifest = read_manifest(target)
+    if manifest is None:
+        first = min((entry.name for entry in target.iterdir()), default=None)
+        if first is None:
+            return None
+        raise RunFolderError(
+            f"'{shown}' is not a folder that `{WRITTEN_BY}` wrote (it has '{printable(first)}' and no "
+            f"{MANIFEST} of its own) and is not replaced: {elsewhere}."
+        )
+    for name in manifest.files:
+        if not _is_as_written(target / name, manifest):
+            raise RunFolderError(
+                f"'{printable(target / name)}' was changed after `{WRITTEN_BY}` wrote it "
+                f"and is not replaced: {elsewhere}."
+            )
+    return manifest
+
+
+def write_run(target: Path, files: Mapping[str, bytes], about: Mapping[str, Any]) -> Manifest | None:
+    """Write a run's files to `target` in one step. Returns the manifest of the run that was replaced.
+
+    A process killed at any moment leaves the old run or the new one, whole.
+
+    **Raises:** `RunFolderError` if something else is at `target`; `OSError` if the files cannot be written,
+    and then nothing has changed.
+    """
+    if not set(files) <= set(FILES):
+        raise ValueError(f"`files` should be among {', '.join(FILES)}, but got {', '.join(files)}.")
+    manifest = Manifest(about, {name: hashlib.sha256(data).hexdigest() for name, data in files.items()})
+    with _building(target) as new:
+        for name, data in {**files, MANIFEST: manifest.to_bytes()}.items():
+            with naming(target / name), open(new / name, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        sync_folder(new)
+        with _lock(target.parent):
+            old = check_replaceable(target)
+            _put_in_place(new, target)
+            sync_folder(target.parent)
+    return old
+
+
+def clear_leftovers(parent: Path) -> None:
+    """Remove what killed processes left in `parent`, and put back a run that one of them had moved aside.
+
+    Folders of processes that still run, and files that this program did not write, stay.
+    """
+    with _lock(parent) as is_locked:
+        if not is_locked:  # a file system without locks: nobody can tell whose process is gone
+            return
+        for entry in sorted(os.scandir(parent), key=lambda entry: entry.name):
+            found = _HIDDEN.fullmatch(entry.name)
+            if found is None or not entry.is_dir(follow_symlinks=False):
+                continue
+            with _lock(Path(entry.path), wait=False) as is_abandoned, contextlib.suppress(OSError):
+                if is_abandoned:
+                    _clear(Path(entry.path), parent / found["run"], is_old=found["kind"] == "old")
+
+
+# --- one step -----------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _building(target: Path) -> Iterator[Path]:
+    """A new hidden folder beside `target`, locked, and removed in the end if it is still there."""
+    new = _hidden(target, "new")
+    with contextlib.ExitStack() as stack:
+        # Both at once for other processes: a folder without its lock looks abandoned.
+        with _lock(target.parent), naming(target):
+            os.mkdir(new)
+            stack.enter_context(_lock(new))
+        number = new.stat().st_ino
+        try:
+            yield new
+        finally:
+            with contextlib.suppress(OSError):
+                if new.stat().st_ino == number:
+                    _remove_files(new, FILES)
+                    new.rmdir()
+
+
+def _put_in_place(new: Path, target: Path) -> None:
+    """Put `new` where `target` is, which is nothing, an empty folder, or a run with its manifest."""
+    if not target.exists() or not any(target.iterdir()):
+        os.rename(new, target)
+        return
+    os.chmod(new, stat.S_IMODE(target.stat().st_mode))
+    if _exchange(new, target):
+        _discard(new, target)
+        return
+    # Two steps where the system has no such call: a kill between them is put right by `clear_leftovers`.
+    aside = _hidden(target, "old")
+    os.rename(target, aside)
+    try:
+        os.rename(new, target)
+    except OSError:
+        os.rename(aside, target)
+        raise
+    _discard(aside, target)
+
+
+def _exchange(first: Path, second: Path) -> bool:
+    """Let two paths change places in one step. False where the system or the file system cannot."""
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError, TypeError):
+        return False
+    rename.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
+    here, exchange = -100, 2  # AT_FDCWD and RENAME_EXCHANGE
+    if rename(here, os.fsencode(first), here, os.fsencode(second), exchange) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EXDEV):
+        return False
+    raise OSError(number, os.strerror(number), os.fspath(second))
+
+
+def _discard(old: Path, target: Path) -> None:
+    """Remove an old run; what is not ours in it moves to `target`, or stays where a name is taken."""
+    manifest = read_manifest(old)
+    if manifest is None:
+        return
+    ours = [name for name in manifest.files if _is_as_written(old / name, manifest)]
+    if read_manifest(target) is not None:
+        for entry in sorted(old.iterdir()):
+            if entry.name not in (*ours, MANIFEST) and not os.path.lexists(target / entry.name):
+                os.rename(entry, target / entry.name)
+    # The manifest last: without it nobody could tell what is ours.
+    _remove_files(old, ours)
+    if [entry.name for entry in old.iterdir()] == [MANIFEST]:
+        _remove_files(old, [MANIFEST])
+        old.rmdir()
+
+
+def _clear(hidden: Path, target: Path, *, is_old: bool) -> None:
+    if is_old and not os.path.lexists(target):
+        os.rename(hidden, target)
+    elif read_manifest(hidden) is not None:
+        _discard(hidden, target)
+    elif {entry.name for entry in hidden.iterdir()} <= set(FILES):  # killed before it was complete
+        _remove_files(hidden, FILES)
+        hidden.rmdir()
+
+
+def _hidden(target: Path, kind: str) -> Path:
+    return target.with_name(f".{target.name}.jlibo-{kind}-{secrets.token_hex(6)}")
+
+
+def _remove_files(folder: Path, names) -> None:
+    for name in names:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(folder / name)
+
+
+def _is_as_written(path: Path, manifest: Manifest) -> bool:
+    """Whether the file is what the manifest says. A file that was removed has not been changed."""
+    try:
+        if not stat.S_ISREG(path.lstat().st_mode):
+            return False
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest() == manifest.files[path.name]
+    except FileNotFoundError:
+        return True
+
+
+@contextlib.contextmanager
+def _lock(folder: Path, *, wait: bool = True) -> Iterator[bool]:
+    """Lock a folder until the end of the block or of the process. False if it is not locked."""
+    try:
+        import fcntl
+
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW if not wait else os.O_RDONLY)
+    except (ImportError, OSError):
+        yield False
+        return
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except OSError:
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(handle)

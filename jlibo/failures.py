@@ -1,0 +1,162 @@
+"""What the command line does when something fails: one line, an exit code, and no traceback.
+
+| exit code | when                                                                                         |
+|-----------|----------------------------------------------------------------------------------------------|
+| 0         | all is done                                                                                  |
+| 1         | a fault of the program, or not enough memory; the traceback is in a file, which is named     |
+| 2         | the command, a setting or a file that was given cannot be used                               |
+| 74        | reading or writing failed, as on a full disk                                                 |
+| 130       | interrupted (Ctrl-C)                                                                         |
+| 141       | the reader of the output, such as `head`, went away                                          |
+"""
+
+import contextlib
+import os
+import sys
+import tempfile
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+
+from jlibo.printable import printable
+from jlibo.startup import INTERRUPTED
+
+FAULT, USAGE_ERROR, IO_ERROR, BROKEN_PIPE = 1, 2, 74, 141
+MAX_LINE = 1000
+
+
+class UsageError(Exception):
+    """Something the user can put right, said in one line."""
+
+
+def run_safely(run: Callable[[], int], *, known: tuple[type[Exception], ...], debug: bool = False) -> int:
+    """Call `run` and return its exit code; print one line for whatever it raises.
+
+    **Arguments:**
+
+    - `known`: exceptions that say in their message what the user can put right.
+    - `debug`: show the traceback too.
+    """
+    _make_printable(sys.stdout)
+    _make_printable(sys.stderr)
+    try:
+        with _one_line_warnings():
+            try:
+                code = run()
+            except SystemExit as stop:  # `--help` and `--version`
+                code = _exit_code(stop)
+            if sys.stdout is not None:
+                # Here, where a full device can still be reported, and not when the interpreter ends.
+                sys.stdout.flush()
+    except KeyboardInterrupt:
+        say("stopped.")
+        code = INTERRUPTED
+    except BrokenPipeError:
+        code = BROKEN_PIPE
+    except Exception as error:
+        if debug:
+            _write_stderr(traceback.format_exc())
+        code = _explain(error, known, debug=debug)
+    _flush_or_forget()
+    return code
+
+
+def say(line: str) -> None:
+    """Print a line to the standard error, which may be closed or full."""
+    # Some messages list differences on indented lines. All other control characters are escaped, line breaks
+    # too: a name in a message may have them.
+    lines = [printable(part, max_length=MAX_LINE) for part in line.split("\n  ")]
+    _write_stderr("jlibo: " + "\n  ".join(lines) + "\n")
+
+
+def explain_os_error(error: OSError) -> str:
+    """An `OSError` in one line: what could not be read or written, and why."""
+    reason = error.strerror or str(error) or type(error).__name__
+    return f"'{printable(error.filename)}': {reason}" if error.filename is not None else reason
+
+
+def _explain(error: Exception, known: tuple[type[Exception], ...], *, debug: bool) -> int:
+    if isinstance(error, (UsageError, *known)):
+        say(str(error))
+        return USAGE_ERROR
+    if isinstance(error, OSError):
+        say(f"reading or writing failed: {explain_os_error(error)}.")
+        return IO_ERROR
+    if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
+        say("there is not enough memory: take fewer seeds or smaller settings.")
+        return FAULT
+    what = printable(f"{type(error).__name__}: {error}")
+    if debug:
+        say(f"this is a fault of jlibo ({what}).")
+        return FAULT
+    path = _write_traceback()
+    where = f"the traceback is in '{path}', and --debug shows it" if path else "--debug shows the traceback"
+    say(f"this is a fault of jlibo ({what}); {where}.")
+    return FAULT
+
+
+def _write_traceback() -> str | None:
+    """Write the traceback to a new file that the user alone can read."""
+    try:
+        handle, path = tempfile.mkstemp(prefix="jlibo-error-", suffix=".txt")
+        with open(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(f"{sys.version}\n{sys.argv}\n{traceback.format_exc()}")
+    except OSError:
+        return None
+    return path
+
+
+def _exit_code(stop: SystemExit) -> int:
+    if isinstance(stop.__context__, BrokenPipeError):  # rich exits on its own
+        return BROKEN_PIPE
+    return stop.code if isinstance(stop.code, int) else 0 if stop.code is None else FAULT
+
+
+def _write_stderr(text: str) -> None:
+    if sys.stderr is None:
+        return
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.write(text)
+        sys.stderr.flush()
+
+
+def _make_printable(stream) -> None:
+    """Let a stream replace characters that its encoding does not have, as on an ASCII terminal."""
+    if hasattr(stream, "reconfigure"):
+        with contextlib.suppress(OSError, ValueError):
+            stream.reconfigure(errors="backslashreplace" if _is_unicode(stream) else "replace")
+
+
+def _is_unicode(stream) -> bool:
+    return str(getattr(stream, "encoding", "")).lower().replace("-", "").startswith("utf")
+
+
+def plus_minus(stream=None) -> str:
+    """The sign between a mean and its error, as far as the stream, by default stdout, can print it."""
+    return "±" if _is_unicode(sys.stdout if stream is None else stream) else "+-"
+
+
+def _flush_or_forget() -> None:
+    """Flush the output. What cannot be written is dropped, or Python would complain about it at its end."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is None:
+            continue
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            with contextlib.suppress(OSError, ValueError):
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, stream.fileno())
+                os.close(nowhere)
+
+
+@contextlib.contextmanager
+def _one_line_warnings() -> Iterator[None]:
+    """Print warnings as notes of one line."""
+    with warnings.catch_warnings():
+
+        def show(message, *_, **__):
+            say(f"note: {str(message).splitlines()[0] if str(message) else type(message).__name__}")
+
+        warnings.showwarning = show
+        yield

@@ -1,0 +1,112 @@
+"""The trials of the task at hand as arrays, kept up to date at the cost of what is new.
+
+A task may have thousands of trials. They are read from the memory once; afterwards only new trials are read,
+and those that were pending and are finished by now. The products of the features that the compressed rows of
+a long task are made of (`arrays.compressed_trials`) are kept in the same way.
+"""
+
+from typing import final
+
+import numpy as np
+
+from jlibo.features import AbstractFeatures
+from jlibo.tune import arrays
+from jlibo.tune.arrays import Factor, TrialArrays
+from jlibo.tune.engine import OwnTrials
+from jlibo.tune.memory import Memory
+from jlibo.tune.memory_records import TrialRecord
+from jlibo.tune.space import SearchSpace
+
+
+@final
+class TaskHistory:
+    """The trials of one task, by number. It is not safe to `refresh` it in two threads at once."""
+
+    def __init__(self, memory: Memory, task_id: int, space: SearchSpace, features: AbstractFeatures):
+        self._memory = memory
+        self._task_id = task_id
+        self._space = space
+        self._features = features
+        self._forget()
+
+    def _forget(self) -> None:
+        self.last_id = 0
+        self._last_number = -1
+        self._count = 0
+        self._place: dict[int, int] = {}  # of pending trials, by id
+        self._points = np.zeros((arrays.LEAST_TRIALS, self._space.num_parameters))
+        self._scores = np.zeros(arrays.LEAST_TRIALS)
+        self._flags = np.zeros((arrays.LEAST_TRIALS, 3), bool)  # told, pending, explored
+        self._num_values = 0
+        self._values = np.zeros((0, self._features.num_features))
+        self._gram = np.zeros((self._features.num_features,) * 2)
+        self._in_base = np.zeros(0, bool)
+        self._base: Factor | None = None
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def trials(self) -> TrialArrays:
+        """The trials as they were at the last `refresh`."""
+        told, pending, explored = self._flags[: self._count].T
+        return TrialArrays(self._points[: self._count], self._scores[: self._count], told, pending, explored)
+
+    @property
+    def pending_ids(self) -> set[int]:
+        """The ids of the trials that were pending at the last `refresh`."""
+        return set(self._place)
+
+    def refresh(self) -> None:
+        """Read what is new in the memory."""
+        found = self._memory.changed_trials(self._task_id, after=self.last_id, pending=list(self._place))
+        new = [trial for trial in found or () if trial.id > self.last_id]
+        # A task that was deleted is empty, and an import may add a trial with a number in between.
+        if found is None or (new and new[0].number <= self._last_number):
+            self._forget()
+            new = found = self._memory.changed_trials(self._task_id, after=0, pending=()) or []
+        for trial in found:
+            if trial.id <= self.last_id:
+                self._set_state(self._place.pop(trial.id), trial)
+        self._append(new)
+
+    def _append(self, trials: list[TrialRecord]) -> None:
+        if not trials:
+            return
+        start, self._count = self._count, self._count + len(trials)
+        size = arrays.padded(self._count, len(self._scores))
+        if size > len(self._scores):
+            more = size - len(self._scores)
+            self._points = np.pad(self._points, ((0, more), (0, 0)))
+            self._scores = np.pad(self._scores, (0, more))
+            self._flags = np.pad(self._flags, ((0, more), (0, 0)))
+        self._points[start : self._count] = arrays.unit_points(self._space, trials)
+        for place, trial in enumerate(trials, start):
+            self._set_state(place, trial)
+            if trial.state == "pending":
+                self._place[trial.id] = place
+        self.last_id = max(trial.id for trial in trials)
+        self._last_number = trials[-1].number
+
+    def _set_state(self, place: int, trial: TrialRecord) -> None:
+        self._flags[place] = trial.state == "complete", trial.state == "pending", trial.explored
+        self._scores[place] = 0.0 if trial.score is None else trial.score
+
+    def compressed(self, *, maximise: bool) -> tuple[OwnTrials, float]:
+        """`arrays.compressed_trials` of these trials."""
+        trials, known = self.trials, self._num_values
+        if known < self._count:
+            size = arrays.padded(self._count, arrays.LEAST_TRIALS)
+            if size > len(self._values):
+                more = size - len(self._values)
+                self._values = np.pad(self._values, ((0, more), (0, 0)))
+                self._in_base = np.pad(self._in_base, (0, more))
+            new = arrays.feature_values(self._features, trials.points[known:])
+            self._values[known : self._count], self._num_values = new, self._count
+        values, in_base = self._values[: self._count], self._in_base[: self._count]
+        recent = trials.is_told & ~in_base
+        if recent.sum() > arrays.NUM_RECENT or self._base is None:
+            self._gram += values[recent].T @ values[recent]
+            in_base |= recent
+            self._base = Factor.of(self._gram)
+        return arrays.compressed_trials(values, self._base, in_base, trials, maximise=maximise)
