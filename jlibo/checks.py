@@ -58,6 +58,32 @@ def check_finite(argument: str, value: Any) -> None:
         fail(argument, "finite everywhere", f"{int(bad.sum())} NaN or infinite value(s), the first{place}")
 
 
+def check_fits(argument: str, value: Any, dtype: Any, *, may_vanish: bool = False) -> None:
+    """Check that `value` is finite and stays so in `dtype`, and that it does not vanish there.
+
+    An array vanishes if it is not zero, but all entries are below the smallest normal number of `dtype`: XLA
+    computes with those as with zero.
+    """
+    if not is_concrete(value):
+        return
+    array, kind = np.asarray(value), np.finfo(dtype)
+    with np.errstate(all="ignore"):
+        total = np.abs(array.sum(dtype=kind.dtype))
+    # The sum is quick to find, and tells at once of most arrays that they are good.
+    if kind.tiny * max(array.size, 1) < total < np.inf:
+        return
+    check_finite(argument, array)
+    largest = np.abs(array).max(initial=0)
+    if largest > kind.max:
+        fail(argument, f"at most {kind.max:.2g} in size, the largest {kind.dtype}", f"{largest:.3g}")
+    if 0 < largest < kind.tiny and not may_vanish:
+        fail(
+            argument,
+            f"zero, or at least {kind.tiny:.2g} in size, the smallest normal {kind.dtype}",
+            f"{largest:.3g} (rescale the data, or use float64)",
+        )
+
+
 def check_range(
     argument: str,
     value: Any,

@@ -12,11 +12,13 @@
 
 The loss is the paper's, (1/N) ||y - Phi beta||^2, not half of it: a peer that uses 1/(2N) takes lam / 2.
 
+The problem is solved in units in which its numbers are about one (`jlibo.units`), and the answer is given in
+the caller's: data of 1e-30 or 1e30 are solved as well as data of 1, in float32 too.
+
 How it is solved: accelerated proximal gradient (`jlibo.proximal`) on growing working sets of features, each
 phase a `lane_while`, so that in a batch the lanes that are still at work are gathered and the others rest.
 """
 
-import enum
 from functools import partial
 from typing import Any
 
@@ -28,77 +30,25 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from jlibo.batching import lane_by_lane, lane_while
-from jlibo.checks import ArrayLike, check_finite, check_range, check_shape, fail, is_concrete
+from jlibo.checks import ArrayLike, check_finite, check_fits, check_range, check_shape, fail, is_concrete
 from jlibo.features import validate_groups
+from jlibo.implicit import implicit_gradients
 from jlibo.proximal import (
-    AbstractGroups,
-    Members,
     Problem,
     Progress,
-    Singletons,
     advance,
     is_crowded,
     start,
     working_set_round,
     working_set_sizes,
 )
+from jlibo.scaled_problem import group_norms, rounded_up, scaled_problem
+from jlibo.solution import Solution as Solution
+from jlibo.solution import Status as Status
+from jlibo.units import LARGEST, times_power_of_two
 
 PRECISION_FLOOR = 32
 """The smallest relative gap that is asked for, in units of rounding: 4e-6 in float32, 7e-15 in float64."""
-
-
-class Status(enum.IntEnum):
-    """How a solve ended, or a task of a run. `Status(int(solution.status)).words` says it to a person."""
-
-    CONVERGED = 0
-    STEP_LIMIT = 1
-    NON_FINITE_INPUT = 2
-    NEGATIVE_LAM = 3
-    NO_ROWS = 4
-    NON_FINITE_VALUES = 5
-    NON_FINITE_REWARDS = 6
-
-    @property
-    def words(self) -> str:
-        return _WORDS[self]
-
-
-_WORDS = {
-    Status.CONVERGED: "converged: the duality gap is within the tolerance",
-    Status.STEP_LIMIT: "step limit: max_steps was reached before the tolerance; see the gap",
-    Status.NON_FINITE_INPUT: "non-finite input: NaN, infinite or overflowing design, targets, lam or init",
-    Status.NEGATIVE_LAM: "negative lam: lam should be >= 0",
-    Status.NO_ROWS: "no rows: the mask leaves no row to fit",
-    Status.NON_FINITE_VALUES: "non-finite values: candidates with NaN or infinite values were never played",
-    Status.NON_FINITE_REWARDS: "non-finite rewards: nothing finite to play; the steps were not learned from",
-}
-
-
-class Solution(eqx.Module):
-    """What the solver found, and how good it is."""
-
-    coef: Float[Array, "tasks features"]
-    group_norms: Float[Array, " groups"]
-    gap: Float[Array, ""]
-    """Duality gap: the objective at `coef` exceeds the minimum by at most this much. Absolute."""
-    num_steps: Int[Array, ""]
-    status: Int[Array, ""]
-    """A `Status`, as a number."""
-
-    def describe(self) -> str:
-        """One sentence; for a batch of solutions, one that tells the spread of steps and gaps."""
-        statuses = np.ravel(self.status)
-        steps, gaps = np.ravel(self.num_steps), np.ravel(self.gap)
-        if statuses.size == 1:
-            return f"{Status(int(statuses[0])).words} (gap {gaps[0]:.2e}, {steps[0]} steps)"
-        counts = ", ".join(
-            f"{int((statuses == s).sum())} {s.words.split(':')[0]}" for s in Status if (statuses == s).any()
-        )
-        low, middle, high = np.percentile(steps, [0, 50, 100]).astype(int)
-        return (
-            f"{statuses.size} problems: {counts}; steps {low} to {high}, median {middle}; "
-            f"largest gap {gaps.max():.2e}"
-        )
 
 
 def group_lasso(
@@ -117,23 +67,27 @@ def group_lasso(
     **Arguments:**
 
     - `design`, `targets`: one matrix and one vector a task.
-    - `lam`: at least 0. From `lambda_max` on, the solution is exactly zero. With `lam = 0` the problem is
-      least squares, whose duality gap tells nothing before the data are interpolated: `max_steps` ends it.
+    - `lam`: at least 0. From `lambda_max` on, the solution is exactly zero; so it is inside `jit` for an
+      infinite `lam`. With `lam = 0` the problem is least squares, whose duality gap tells nothing before the
+      data are interpolated: `max_steps` ends it.
     - `groups`: group of each feature, 0 to p - 1 without holes; by default each feature is its own.
     - `mask`: rows that exist; what the others hold is never looked at. By default all.
-    - `init`: where to start, such as the solution of a similar problem.
+    - `init`: where to start, such as the solution of a similar problem. The start is zero instead if that has
+      the lower objective, or if `init` is not finite inside `jit`.
     - `tol`: stop when the duality gap is at most `tol` times (1/N) ||y||^2, the objective at zero; in float32
       4e-6 of it is where rounding ends what a gap can tell, so that a smaller `tol` counts as that.
     - `max_steps`: most proximal-gradient steps, up to a multiple of 10: the gap is looked at that often.
 
     **Returns:** a `Solution`. Works under `jit` and `vmap` over any argument but `groups`, and
     differentiates in reverse mode with respect to `design`, `targets` and `lam` (implicitly, at the groups
-    in use). Bad values that are known now raise; inside `jit` they give NaN and a `status`.
+    in use). Bad values that are known now raise; inside `jit` they give NaN and a `status`. A solution that
+    the dtype cannot hold in the caller's units has the status OUT_OF_RANGE. Numbers below the smallest normal
+    one of the dtype count as zero.
     """
     design, targets, mask, ids = _front_door(design, targets, groups, mask)
     dtype = design.dtype
     check_shape("lam", lam, ())
-    check_finite("lam", lam)
+    check_fits("lam", lam, dtype)
     check_range("lam", lam, at_least=0)
     init = _check_start(design, init, tol, max_steps)
     return _group_lasso(
@@ -148,7 +102,10 @@ def lambda_max(
     groups: Int[ArrayLike, " features"] | None = None,
     mask: Bool[ArrayLike, "tasks rows"] | None = None,
 ) -> Float[Array, ""]:
-    """The smallest `lam` whose solution is exactly zero: (2/N) max_j ||X_j^T y||_2."""
+    """The smallest `lam` whose solution is exactly zero: (2/N) max_j ||X_j^T y||_2.
+
+    Rounded up where the dtype cannot hold it: to its smallest normal number, or to infinity.
+    """
     design, targets, mask, ids = _front_door(design, targets, groups, mask)
     return _lambda_max(design, targets, mask, ids=ids)
 
@@ -169,9 +126,11 @@ def group_lasso_path(
     Fastest from large to small, as in `lam_grid`. Every array of the `Solution` gets a leading axis.
     """
     check_shape("lams", lams, ("path",))
-    check_finite("lams", lams)
-    check_range("lams", lams, at_least=0)
     design, targets, mask, ids = _front_door(design, targets, groups, mask)
+    check_finite("lams", lams)
+    for at, lam in enumerate(np.asarray(lams) if is_concrete(lams) else ()):
+        check_fits(f"lams[{at}]", lam, design.dtype)
+    check_range("lams", lams, at_least=0)
     init = _check_start(design, init, tol, max_steps)
     if init is None:
         init = jnp.zeros((design.shape[0], design.shape[2]), design.dtype)
@@ -202,7 +161,7 @@ def _front_door(design, targets, groups, mask):
         mask = _check_mask(mask)
     for argument, array in (("design", design), ("targets", targets)):
         if is_concrete(array) and is_concrete(mask):
-            check_finite(argument, _present(np.asarray(array), mask))
+            check_fits(argument, _present(np.asarray(array), mask), dtype)
     ids = None if groups is None else validate_groups("groups", groups, num_features)
     return jnp.asarray(design, dtype), jnp.asarray(targets, dtype), mask, ids
 
@@ -214,7 +173,7 @@ def _check_start(design, init, tol, max_steps):
     if init is None:
         return None
     check_shape("init", init, (design.shape[0], design.shape[2]))
-    check_finite("init", init)
+    check_fits("init", init, design.dtype, may_vanish=True)
     return jnp.asarray(init, design.dtype)
 
 
@@ -240,47 +199,24 @@ def _present(array, mask):
     return np.where(np.asarray(mask).reshape(mask.shape + (1,) * (array.ndim - 2)), array, 0)
 
 
-def _groups(ids: tuple[int, ...] | None) -> AbstractGroups:
-    if ids is None or len(set(ids)) == len(ids):
-        return Singletons()
-    return Members(ids)
-
-
-def _group_norms(coef: Array, ids: tuple[int, ...] | None) -> Array:
-    squares = (coef**2).sum(0)
-    if ids is not None:
-        squares = jax.ops.segment_sum(squares, np.asarray(ids), num_segments=max(ids) + 1)
-    used = squares != 0  # NaN counts as used, and so stays NaN
-    return jnp.where(used, jnp.sqrt(jnp.where(used, squares, 1)), 0)
-
-
-def _masked_problem(design, targets, mask, lam, ids) -> Problem:
-    if mask is None:
-        return Problem(design, targets, lam, jnp.asarray(targets.size, design.dtype), _groups(ids))
-    design = jnp.where(mask[:, :, None], design, 0)
-    targets = jnp.where(mask, targets, 0)
-    num_rows = jnp.maximum(mask.sum(), 1).astype(design.dtype)
-    return Problem(design, targets, lam, num_rows, _groups(ids))
-
-
 @partial(jax.jit, static_argnames="ids")
 def _lambda_max(design, targets, mask, *, ids):
-    problem = _masked_problem(design, targets, mask, jnp.zeros((), design.dtype), ids)
-    return problem.norms(problem.gradient(problem.targets)).max()
+    problem, units = scaled_problem(design, targets, mask, jnp.zeros((), design.dtype), ids)
+    return rounded_up(problem.safe_norms(problem.gradient(problem.targets)).max(), units.lam)
 
 
 @partial(jax.jit, static_argnames="ids")
 def _group_lasso(design, targets, mask, lam, init, tol, max_steps, *, ids) -> Solution:
     answer: Any = _solve(ids, design, targets, mask, lam, init, tol, max_steps)
     coef, gap, num_steps, status = answer
-    return Solution(coef, _group_norms(coef, ids), gap, num_steps, status)
+    return Solution(coef, group_norms(coef, ids), gap, num_steps, status)
 
 
 @partial(jax.jit, static_argnames="ids")
 def _path(design, targets, mask, lams, init, tol, max_steps, *, ids) -> Solution:
     def next_lam(init, lam):
         solution = _group_lasso(design, targets, mask, lam, init, tol, max_steps, ids=ids)
-        return jnp.nan_to_num(solution.coef), solution
+        return solution.coef, solution
 
     _, solutions = lax.scan(next_lam, init, lams)
     return solutions
@@ -293,13 +229,11 @@ def _solve(ids, design, targets, mask, lam, init, tol, max_steps):
 
 
 def _solve_one(ids, design, targets, mask, lam, init, tol, max_steps):
-    problem = _masked_problem(design, targets, mask, lam, ids)
+    problem, units = scaled_problem(design, targets, mask, lam, ids)
     zero_gradient = problem.gradient(problem.targets)
     at_zero = (problem.targets**2).sum() / problem.num_rows
     # A NaN or infinity anywhere in the design or the targets reaches this product.
-    finite = jnp.isfinite(zero_gradient).all() & jnp.isfinite(at_zero) & jnp.isfinite(lam)
-    if init is not None:
-        finite &= jnp.isfinite(init).all()
+    finite = jnp.isfinite(zero_gradient).all() & jnp.isfinite(at_zero) & ~jnp.isnan(lam)
     has_rows = True if mask is None else mask.any()
     usable = finite & (lam >= 0) & has_rows
     tol = jnp.maximum(tol, PRECISION_FLOOR * float(jnp.finfo(design.dtype).eps))
@@ -308,9 +242,13 @@ def _solve_one(ids, design, targets, mask, lam, init, tol, max_steps):
     coef = jnp.zeros_like(zero_gradient)
     residual, gradient = problem.targets, zero_gradient
     if init is not None:
-        zero_is_optimal = problem.norms(zero_gradient).max() <= lam
-        coef = jnp.where(zero_is_optimal | ~usable, 0, init)
-        residual = problem.residual(coef)
+        init = times_power_of_two(init, -units.coef)
+        left = problem.residual(init)
+        # False for an `init` that is not finite, or whose objective is not.
+        is_better = problem.objective(init, left) < at_zero
+        zero_is_optimal = problem.safe_norms(zero_gradient).max() <= problem.lam
+        from_init = usable & is_better & ~zero_is_optimal
+        coef, residual = jnp.where(from_init, init, coef), jnp.where(from_init, left, residual)
         gradient = problem.gradient(residual)
     gap = problem.gap(coef, residual, gradient)
     num_steps = jnp.zeros((), jnp.int32)
@@ -319,13 +257,36 @@ def _solve_one(ids, design, targets, mask, lam, init, tol, max_steps):
     for size in working_set_sizes(coef.shape[1]):
         state = eqx.tree_at(lambda s: s.outgrown, state, is_crowded(state.coef, size))
         state = lane_while(_unfinished, partial(_round, ids=ids, size=size), state, data)
-    coef, gap, num_steps = lax.cond(_uncertified(state, data), _all_features, _as_it_is, state, data)
+    state = lax.cond(_uncertified(state, data), _all_features, lambda state, data: state, state, data)
 
+    gap, num_steps = state.gap, state.num_steps
+    coef = times_power_of_two(state.coef, units.coef)
+    excess = _excess(problem, state, at_zero, state.coef - times_power_of_two(coef, -units.coef))
+    # What ranges took away must neither make an answer of a solve that is none, nor count as too few steps.
+    fits = (gap + excess <= target_gap) | (gap > jnp.maximum(target_gap, excess))
+    fits &= jnp.isfinite(group_norms(coef, ids)).all()
     status = jnp.where(gap <= target_gap, Status.CONVERGED, Status.STEP_LIMIT)
+    status = jnp.where(fits, status, Status.OUT_OF_RANGE)
     status = jnp.where(has_rows, status, Status.NO_ROWS)
     status = jnp.where(lam >= 0, status, Status.NEGATIVE_LAM)
     status = jnp.where(finite, status, Status.NON_FINITE_INPUT).astype(jnp.int32)
+    usable &= fits
+    gap = rounded_up(gap + excess, units.gap)
     return jnp.where(usable, coef, jnp.nan), jnp.where(usable, gap, jnp.nan), num_steps, status
+
+
+def _excess(problem: Problem, state: Progress, at_zero, lost):
+    """At most how much the objective at the answer exceeds what `state.gap` says, for want of range.
+
+    The first part is what the coefficients lost in the caller's units. It changes predictions by at most
+    `change`, and the root mean square of the residual is at most that at zero. The second part is what the
+    gap did not see because squares underflow.
+    """
+    lost = jnp.abs(lost)
+    change = LARGEST * lost.sum(1).max()
+    excess = (2 * jnp.sqrt(at_zero) + change) * change + problem.lam * lost.sum()
+    gap = problem.gap(state.coef, state.residual, state.gradient, safe=True)
+    return excess + jnp.where(gap > 1.01 * state.gap, gap - state.gap, 0)
 
 
 def _uncertified(state, data):
@@ -345,12 +306,8 @@ def _round(state: Progress, data, *, ids, size):
 def _all_features(state: Progress, data):
     problem, _, _ = data
     iterate = start(problem, state.coef, state.residual, state.gradient, state.num_steps)
-    iterate = lane_while(_uncertified, lambda at, data: advance(at, data[0]), iterate, data)
-    return iterate.coef, iterate.gap, iterate.num_steps
-
-
-def _as_it_is(state: Progress, data):
-    return state.coef, state.gap, state.num_steps
+    at = lane_while(_uncertified, lambda at, data: advance(at, data[0]), iterate, data)
+    return Progress(at.coef, at.residual, at.gradient, at.gap, at.num_steps, state.outgrown)
 
 
 def _solve_forward(ids, design, targets, mask, lam, init, tol, max_steps):
@@ -359,28 +316,9 @@ def _solve_forward(ids, design, targets, mask, lam, init, tol, max_steps):
 
 
 def _solve_backward(ids, saved, cotangents):
-    """Implicit differentiation: the optimality condition of the groups in use, held at zero."""
     design, targets, mask, lam, coef = saved
-    group_of = np.arange(coef.shape[1]) if ids is None else np.asarray(ids)
-    used = _group_norms(coef, ids)[group_of] > 0
-
-    def objective(coef, design, targets, lam):
-        problem = _masked_problem(design, targets, mask, lam, ids)
-        loss = (problem.residual(coef) ** 2).sum() / problem.num_rows
-        return loss + lam * _group_norms(coef, ids).sum()
-
-    def optimality(coef, design, targets, lam):
-        return jnp.where(used, jax.grad(objective)(coef, design, targets, lam), 0)
-
-    def hessian_times(direction):
-        direction = jnp.where(used, direction, 0)
-        return jax.jvp(lambda at: optimality(at, design, targets, lam), (coef,), (direction,))[1]
-
-    right = jnp.where(used, cotangents[0], 0)
-    accuracy = float(jnp.finfo(coef.dtype).eps) ** 0.75
-    adjoint, _ = jax.scipy.sparse.linalg.cg(hessian_times, right, tol=accuracy, maxiter=10 * coef.size)
-    _, pull_back = jax.vjp(lambda *args: optimality(coef, *args), design, targets, lam)
-    design_bar, targets_bar, lam_bar = pull_back(-adjoint)
+    bars = implicit_gradients(ids, design, targets, mask, lam, coef, cotangents[0])
+    design_bar, targets_bar, lam_bar = bars
     return design_bar, targets_bar, None, lam_bar, None, None, None
 
 

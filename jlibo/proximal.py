@@ -31,6 +31,8 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from jlibo.units import near_one
+
 CHECK_STEPS = 10
 """Steps between two looks at the duality gap."""
 
@@ -122,18 +124,27 @@ class Problem(eqx.Module):
         return 2 / self.num_rows * product
 
     def norms(self, values: Float[Array, "tasks features"]) -> Float[Array, " features"]:
-        """The norm of each feature's group, over all tasks."""
+        """The norm of each feature's group, over all tasks. Values below 1e-19 count as zero in float32."""
         return jnp.sqrt(self.groups.totals((values**2).sum(0)))
+
+    def safe_norms(self, values: Float[Array, "tasks features"]) -> Float[Array, " features"]:
+        """`norms`, whatever the size of the values; too dear for a step."""
+        values, unit = near_one(values)
+        return unit * self.norms(values)
 
     def objective(self, coef, residual) -> Float[Array, ""]:
         penalty = (self.norms(coef) * self.groups.shares(coef.dtype)).sum()
         return (residual**2).sum() / self.num_rows + self.lam * penalty
 
-    def gap(self, coef, residual, gradient) -> Float[Array, ""]:
-        """The duality gap at `coef`: an upper bound on how far its objective is from the minimum."""
+    def gap(self, coef, residual, gradient, *, safe: bool = False) -> Float[Array, ""]:
+        """The duality gap at `coef`: an upper bound on how far its objective is from the minimum.
+
+        With `safe`, also where all of the gradient is so small that its squares underflow.
+        """
         tiny = jnp.finfo(coef.dtype).tiny
         energy = (residual**2).sum()
-        feasible = self.lam / jnp.maximum(self.norms(gradient).max(), tiny)
+        steepest = (self.safe_norms if safe else self.norms)(gradient).max()
+        feasible = self.lam / jnp.maximum(steepest, tiny)
         best = (residual * self.targets).sum() / jnp.maximum(energy, tiny)
         scale = jnp.clip(best, 0, feasible)
         penalty = self.lam * self.norms(coef) - scale * self.groups.totals((coef * gradient).sum(0))
@@ -201,7 +212,7 @@ def advance(state: Iterate, problem: Problem) -> Iterate:
     """`CHECK_STEPS` steps, then a look at where they led.
 
     Steps that were too long for the curvature they met raise the objective: they are taken back, and the
-    next ones are half as long.
+    next ones are half as long. Steps that overflowed are taken back whatever their length.
     """
     coef, previous_coef, momentum = lax.fori_loop(
         0,
@@ -213,7 +224,8 @@ def advance(state: Iterate, problem: Problem) -> Iterate:
     gradient = problem.gradient(residual)
     objective = problem.objective(coef, residual)
     round_off = 10 * jnp.finfo(coef.dtype).eps * state.objective
-    good = (objective <= state.objective + round_off) | (state.lipschitz >= state.lipschitz_bound)
+    at_bound = (state.lipschitz >= state.lipschitz_bound) & jnp.isfinite(objective)
+    good = (objective <= state.objective + round_off) | at_bound
     new = Iterate(
         coef=coef,
         residual=residual,

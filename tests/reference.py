@@ -11,6 +11,7 @@ block-diagonal matrix), this file is blunt (dense inverses, block coordinate des
 | `norm_bound`, `gain` | B, gamma_n |
 """
 
+import contextlib
 from decimal import Decimal, localcontext
 
 import numpy as np
@@ -166,7 +167,9 @@ def _newton_step(matrix, target, columns, lam, coef):
         hessian[block, block] += lam / size * (np.eye(len(cols)) - np.outer(direction, direction))
         start += len(cols)
     step = np.zeros_like(coef)
-    step[where] = -np.linalg.lstsq(hessian, gradient, rcond=1e-13)[0]
+    # A norm near nothing makes curvature near infinity: go on without the step.
+    with contextlib.suppress(np.linalg.LinAlgError):
+        step[where] = -np.linalg.lstsq(hessian, gradient, rcond=1e-13)[0]
     return step
 
 

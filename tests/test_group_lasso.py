@@ -2,6 +2,7 @@
 scikit-learn; at lambda_max; warm; with rows left out; where something is zero; and with bad input."""
 
 import re
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,7 @@ import reference
 from problems import LAYOUTS, Problem, layout, make_problem, solve
 from threadpoolctl import threadpool_limits
 
-from jlibo import Status, group_lasso, group_lasso_path, lam_grid, lambda_max
+from jlibo import Solution, Status, group_lasso, group_lasso_path, lam_grid, lambda_max
 from jlibo.proximal import CHECK_STEPS
 
 RATIOS = np.geomspace(0.01, 1.01, 18)
@@ -251,6 +252,25 @@ def test_status_and_description_in_words():
     assert all(": " in status.words for status in Status)
 
 
+def test_description_of_a_batch_leaves_bad_problems_out_of_its_figures():
+    problem = make_problem("mixed", 11)
+    good = solve(problem, 0.1 * problem.lambda_max)
+    nothing = np.full_like(good.coef, np.nan)
+    bad = Solution(nothing, nothing[0], np.array(np.nan), np.array(0), np.array(Status.NEGATIVE_LAM))
+    batch = jax.tree.map(
+        lambda *leaves: np.stack(leaves), good, replace(bad, group_norms=good.group_norms), good
+    )
+    steps = int(good.num_steps)
+    assert batch.describe() == (
+        f"3 problems: 2 converged, 1 negative lam; steps {steps} to {steps}, median {steps}; "
+        f"largest gap {good.gap:.2e}; 1 without an answer"
+    )
+    assert jax.tree.map(lambda leaf: np.stack([leaf] * 2), bad).describe() == (
+        "2 problems: 2 negative lam; none has an answer"
+    )
+    assert bad.describe() == Status.NEGATIVE_LAM.words
+
+
 # ------------------------------------------------------------------------------------------------- bad input
 
 GOOD = dict(design=np.ones((2, 3, 4)), targets=np.ones((2, 3)), lam=0.1)
@@ -342,7 +362,6 @@ SPOILERS = {
     "lam": (lambda p: p, np.nan, None, "INPUT"),
     "negative": (lambda p: p, -1.0, None, "NEGATIVE_LAM"),
     "mask": (lambda p: p._replace(mask=np.zeros_like(p.mask)), 1.0, None, "NO_ROWS"),
-    "init": (lambda p: p, 1.0, np.nan, "INPUT"),
 }
 
 

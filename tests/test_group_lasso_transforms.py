@@ -10,7 +10,8 @@ import pytest
 from problems import assert_same, layout, make_problem, solve, stack
 
 from jlibo import Status, group_lasso, group_lasso_path, lambda_max
-from jlibo.group_lasso import _group_lasso, _group_norms, _solve_one
+from jlibo.group_lasso import _group_lasso, _solve_one
+from jlibo.scaled_problem import group_norms
 
 TOL = 1e-8
 
@@ -30,7 +31,7 @@ def as_batch(design, targets, mask, lam, *, groups):
         ids, design, targets, mask, lam, None, jnp.asarray(TOL, design.dtype), jnp.asarray(10_000, jnp.int32)
     )
     return type(jax.eval_shape(partial(run, groups=groups), design, targets, mask, lam))(
-        coef, _group_norms(coef, ids), gap, num_steps, status
+        coef, group_norms(coef, ids), gap, num_steps, status
     )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from jlibo.checks import check_finite, check_range, check_shape, fail, is_concrete
+from jlibo.checks import check_finite, check_fits, check_range, check_shape, fail, is_concrete
 from jlibo.posterior import Belief
 
 
@@ -67,7 +67,11 @@ def as_hyper_parameter(name: str, value: Any, **bounds: float) -> Array:
     check_finite(name, value)
     check_range(name, value, **bounds)
     # A number, NumPy's too, stays weakly typed: it takes the precision of the data it meets.
-    return jnp.asarray(float(value) if isinstance(value, int | float | np.number) else value)
+    value = float(value) if isinstance(value, int | float | np.number) else value
+    dtype = jnp.result_type(getattr(value, "dtype", float))
+    if jnp.issubdtype(dtype, jnp.floating):
+        check_fits(name, value, dtype, may_vanish=True)
+    return jnp.asarray(value)
 
 
 def hyper_parameter(name: str, *, default: float | None = None, **bounds: float) -> Any:
