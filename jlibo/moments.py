@@ -8,8 +8,9 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, Bool, Float
+
+from jlibo.units import nearest_power
 
 
 class Moments(eqx.Module):
@@ -51,10 +52,7 @@ class Moments(eqx.Module):
 
 def unit_of(value: Float[Array, ""]) -> Float[Array, ""]:
     """A power of two near the size of `value`; zero for zero. Its inverse is in range too."""
-    info = jnp.finfo(value.dtype)
-    most = 2.0 ** (info.maxexp - 3)
-    size = jnp.clip(jnp.abs(value), 1 / most, most)
-    return jnp.where(value == 0, 0, lax.reduce_precision(size, exponent_bits=info.nexp, mantissa_bits=0))
+    return jnp.where(value == 0, 0, nearest_power(value))
 
 
 def divisor(unit: Float[Array, ""]) -> Float[Array, ""]:

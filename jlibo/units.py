@@ -42,12 +42,17 @@ def times_power_of_two(values: Float[Array, "..."], exponent: Int[Array, ""]) ->
     return values * power * power * power * last
 
 
+def nearest_power(value: Float[Array, ""]) -> Float[Array, ""]:
+    """The power of two nearest to the size of `value`; it and its inverse are normal numbers."""
+    kind = jnp.finfo(value.dtype)
+    most = 2.0 ** (kind.maxexp - 3)
+    size = jnp.clip(jnp.abs(value), 1 / most, most)
+    return lax.reduce_precision(size, exponent_bits=kind.nexp, mantissa_bits=0)
+
+
 def _power_near(values):
-    kind = jnp.finfo(values.dtype)
-    most = 2.0 ** (kind.maxexp - 3)  # its inverse is a normal number too
     largest = jnp.abs(lax.stop_gradient(values)).max()
-    largest = jnp.where(largest == 0, 1, jnp.clip(largest, 1 / most, most))
-    return _rounded_to_power(largest)
+    return lax.optimization_barrier(jnp.where(largest == 0, 1, nearest_power(largest)))
 
 
 def _rounded_to_power(value):
