@@ -290,7 +290,7 @@ def test_a_run_that_is_stopped_at_any_moment_leaves_a_whole_result(number, tmp_p
         process.send_signal(number)
         complaint = process.communicate()[1]
         if number == signal.SIGINT:
-            # Before Python takes care of signals, and after, the system ends the process: for a shell 130 too.
+            # Before Python handles signals, and after, the system ends the process: for a shell 130 too.
             ends = [(130, "jlibo: stopped.\n"), (-signal.SIGINT, ""), (0, "")]
             assert (process.returncode, complaint) in ends
         summary = json.loads((target / "summary.json").read_text())
