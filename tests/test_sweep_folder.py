@@ -220,6 +220,7 @@ def test_killed_at_many_calls_that_change_the_disk(whole, tmp_path, seed):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("seed", range(3))
 def test_killed_at_twenty_random_moments(tmp_path, seed):
     """`jlibo sweep` under SIGKILL: wherever it hits, going on ends with the bytes of the run left alone."""
