@@ -8,7 +8,6 @@ import sys
 import pytest
 
 from jlibo.files import is_draft, naming, write_atomically
-from jlibo.sweeps import named_file
 
 posix = pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
 
@@ -37,7 +36,7 @@ def test_a_new_file_follows_the_umask_and_a_replaced_one_keeps_its_mode(tmp_path
 
 
 @posix
-@pytest.mark.parametrize("write", [write_atomically, named_file.write_atomically])
+@pytest.mark.parametrize("write", [write_atomically])
 def test_the_umask_is_never_set(tmp_path, monkeypatch, write):
     """It belongs to the process: while it is another, files of other threads come out readable by others."""
     monkeypatch.setattr(os, "umask", lambda mask: pytest.fail("the umask was set"))
