@@ -27,7 +27,9 @@ class EquinoxSignatures(griffe.Extension):
                     name,
                     annotation=field.annotation if isinstance(field, griffe.Attribute) else None,
                     kind=griffe.ParameterKind[parameter.kind.name.lower()],
-                    default=None if parameter.default is inspect.Parameter.empty else _words(parameter.default),
+                    default=None
+                    if parameter.default is inspect.Parameter.empty
+                    else _words(parameter.default),
                 )
             )
         init = griffe.Function("__init__", parameters=griffe.Parameters(*parameters), returns="None")

@@ -2,6 +2,7 @@
 
 | page                | made from                                                |
 |---------------------|----------------------------------------------------------|
+| `index.md`          | `README.md`                                              |
 | `notebooks/NAME.md` | `notebooks/NAME.ipynb`, with its stored outputs          |
 | `benchmarks.md`     | `benchmarks/RESULTS.md`, which `make bench` writes       |
 | `contributing.md`   | `CONTRIBUTING.md`                                        |
@@ -19,10 +20,12 @@ from nbconvert import MarkdownExporter
 
 ROOT = Path(__file__).parent.parent
 PAGES = {
+    "index.md": "README.md",
     "benchmarks.md": "benchmarks/RESULTS.md",
     "contributing.md": "CONTRIBUTING.md",
     "changelog.md": "CHANGELOG.md",
 }
+LINK = re.compile(r"(?<=\]\()[^)\s#]+")
 EXTERNAL = re.compile(
     r"""<(?:script|img|iframe|source|audio|video|embed)\b[^>]*\bsrc=["']?(?:https?:)?//[^>]*>"""
     r"""|<link\b(?![^>]*\brel=["']?canonical)[^>]*\bhref=["']?(?:https?:)?//[^>]*>"""
@@ -35,12 +38,18 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     """Add the generated pages, before the navigation is made."""
     for page, source in PAGES.items():
         text = (ROOT / source).read_text(encoding="utf-8")
-        # Links of a file in the root lead into docs/; in the site they are beside the page.
-        files.append(File.generated(config, page, content=text.replace("](docs/", "](")))
+        files.append(File.generated(config, page, content=LINK.sub(_link_in_site, text)))
     for notebook in sorted((ROOT / "notebooks").glob("*.ipynb")):
         for uri, content in notebook_page(notebook).items():
             files.append(File.generated(config, uri, content=content))
     return files
+
+
+def _link_in_site(link: re.Match[str]) -> str:
+    """A link of a file in the root: pages of docs/ are beside it in the site, and some pages are made from files."""
+    target = link.group(0)
+    made = {source: page for page, source in PAGES.items()}
+    return made.get(target, target.removeprefix("docs/"))
 
 
 def notebook_page(path: Path) -> dict[str, str | bytes]:
