@@ -1,4 +1,4 @@
-"""A griffe extension: signatures of equinox modules, whose `__init__` is made from their fields at run time."""
+"""A griffe extension: signatures of equinox modules, whose `__init__` is made at run time."""
 
 import importlib
 import inspect
@@ -21,15 +21,13 @@ class EquinoxSignatures(griffe.Extension):
             return
         parameters = [griffe.Parameter("self", kind=griffe.ParameterKind.positional_or_keyword)]
         for name, parameter in list(inspect.signature(found.__init__).parameters.items())[1:]:
-            field = cls.members.get(name)
+            field, default = cls.members.get(name), parameter.default
             parameters.append(
                 griffe.Parameter(
                     name,
                     annotation=field.annotation if isinstance(field, griffe.Attribute) else None,
                     kind=griffe.ParameterKind[parameter.kind.name.lower()],
-                    default=None
-                    if parameter.default is inspect.Parameter.empty
-                    else _words(parameter.default),
+                    default=None if default is inspect.Parameter.empty else _words(default),
                 )
             )
         init = griffe.Function("__init__", parameters=griffe.Parameters(*parameters), returns="None")

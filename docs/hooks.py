@@ -46,7 +46,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 
 def _link_in_site(link: re.Match[str]) -> str:
-    """A link of a file in the root: pages of docs/ are beside it in the site, and some pages are made from files."""
+    """The place in the site of what a file in the root links to."""
     target = link.group(0)
     made = {source: page for page, source in PAGES.items()}
     return made.get(target, target.removeprefix("docs/"))
