@@ -23,11 +23,11 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo test test-slow test-pythons unit lint format typecheck check bench automl peers tuners gpjax \
+.PHONY: help install demo test test-slow test-pythons unit lint format typecheck docs docs-serve check bench automl peers tuners gpjax \
   tables tables-env notebooks clean distclean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 # --- environments -------------------------------------------------------------------------------------------
 
@@ -54,7 +54,7 @@ install: $(VENV)/.installed ## make the environment (the other targets do it the
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(call make_venv,$(VENV))
 	$(call say_pins,$(VENV),constraints.txt)
-	@"$(BIN)/python" $(PIP_INSTALL) -e ".[dev,bench]" $(call pins,$(VENV),constraints.txt)
+	@"$(BIN)/python" $(PIP_INSTALL) -e ".[dev,bench,docs]" $(call pins,$(VENV),constraints.txt)
 	@touch $@
 
 peers: $(PEERS_VENV)/.installed ## an environment of its own for adelie, which needs numpy < 2
@@ -95,7 +95,7 @@ $(GPJAX_VENV)/.installed: benchmarks/constraints-gpjax.txt
 demo: $(VENV)/.installed ## reproduce the paper's lifelong experiment, 20 seeds, into out/
 	@"$(BIN)/python" -m jlibo.cli $(DEMO_ARGS)
 
-test: lint typecheck ## lint, types, then all tests that are not slow
+test: lint typecheck docs ## lint, types, documentation, then all tests that are not slow
 	@"$(BIN)/python" -m pytest $(PYTEST_ARGS)
 
 check: test ## the same as test
@@ -131,6 +131,13 @@ format: $(VENV)/.installed ## let ruff fix and format what it can
 typecheck: $(VENV)/.installed ## pyright over jlibo/
 	@"$(BIN)/pyright" --pythonpath "$(BIN)/python"
 
+docs: $(VENV)/.installed ## build the documentation into site/; a warning is an error
+	@NO_MKDOCS_2_WARNING=1 "$(BIN)/python" -m mkdocs build --strict --quiet
+
+docs-serve: $(VENV)/.installed ## serve the documentation on 127.0.0.1 and rebuild it on every change
+	@NO_MKDOCS_2_WARNING=1 "$(BIN)/python" -m mkdocs serve --strict --dev-addr 127.0.0.1:8000 \
+	  --watch jlibo --watch notebooks --watch benchmarks/RESULTS.md --watch CONTRIBUTING.md --watch CHANGELOG.md
+
 bench: $(VENV)/.installed $(PEERS_VENV)/.installed $(TUNERS_VENV)/.installed $(GPJAX_VENV)/.installed ## all benchmarks beside peers, into benchmarks/RESULTS.md
 	@JLIBO_PEERS_PYTHON="$(abspath $(PEERS_VENV))/bin/python" \
 	  JLIBO_TUNERS_PYTHON="$(abspath $(TUNERS_VENV))/bin/python" \
@@ -157,7 +164,7 @@ notebooks: $(VENV)/.installed ## run the notebooks' scripts into executed .ipynb
 	  "$(BIN)/jupytext" --quiet --to ipynb --execute "$$script"; done
 
 clean: ## remove caches and build products
-	@rm -rf build dist .pytest_cache .ruff_cache .hypothesis
+	@rm -rf build dist site .pytest_cache .ruff_cache .hypothesis
 	@find jlibo tests benchmarks -type d -name __pycache__ -prune -exec rm -rf {} +
 
 distclean: clean ## remove the environments too
