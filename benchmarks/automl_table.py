@@ -17,7 +17,7 @@ import hashlib
 import numpy as np
 
 from jlibo.tables import Table
-from jlibo.tune.space import Float, SearchSpace
+from jlibo.tune.space.space import Float, SearchSpace
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -108,7 +108,7 @@ class Ours:
         import jax.numpy as jnp
 
         import jlibo
-        from jlibo import posterior as gp
+        from jlibo.belief import posterior as gp
 
         features, places, rewards = data
         features, rewards = jnp.asarray(features, dtype), jnp.asarray(rewards[:size], dtype)

@@ -278,7 +278,7 @@ def compile_ours(design, targets, lam, batched):
     """Compile, solve once, and return a contender; arrays are on the device before timing starts."""
     import jax
 
-    from jlibo.group_lasso import group_lasso
+    from jlibo.solver.group_lasso import group_lasso
 
     def solve(design, targets, lam):
         return group_lasso(design, targets, lam, tol=GOAL)

@@ -107,7 +107,7 @@ def fista(rows, targets, lam, tol, start):
 
 
 def _gap(coef, residual, gradient, targets, lam, total):
-    """The duality gap of eq. (1), as jlibo.proximal writes it: a sum of terms that are not negative."""
+    """The duality gap of eq. (1), as jlibo.solver.proximal has it: a sum of non-negative terms."""
     energy = (residual**2).sum()
     steepest = np.sqrt((gradient**2).sum(0)).max()
     scale = min(max((residual * targets).sum() / max(energy, 1e-300), 0), lam / max(steepest, 1e-300))

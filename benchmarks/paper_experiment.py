@@ -64,7 +64,7 @@ def world_of(experiment, num_seeds):
     from numpy_baselines import Numbers, World
 
     from jlibo.experiments import runner, worlds
-    from jlibo.one_task import draw_task
+    from jlibo.lifelong.one_task import draw_task
 
     features = worlds.make_features(experiment)
     numbers = runner._numbers(experiment)

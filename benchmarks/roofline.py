@@ -96,8 +96,8 @@ def make_loop(num_lanes, horizon):
     import jax.numpy as jnp
 
     import jlibo
-    from jlibo.one_task import Draws
-    from jlibo.prior import full_prior
+    from jlibo.belief.prior import full_prior
+    from jlibo.lifelong.one_task import Draws
 
     features = jlibo.Cosine(NUM_FEATURES)
     rows = features(jnp.linspace(0, 1, NUM_CANDIDATES)[:, None])

@@ -117,3 +117,14 @@ def check_count(argument: str, value: Any, *, at_least: int = 1) -> None:
         fail(argument, "a whole number known before tracing", f"{value!r} ({type(value).__name__})")
     if value < at_least:
         fail(argument, f"a whole number >= {at_least}", value)
+
+
+def as_numpy(argument: str, value: Any, what: str) -> np.ndarray:
+    """`value` as a NumPy array. `what` names its entries in the error about traced values or ragged lists."""
+    leaves = jax.tree.leaves(value)
+    if not all(is_concrete(leaf) for leaf in leaves):
+        fail(argument, f"{what} known before tracing", "traced values")
+    try:
+        return np.asarray(value)
+    except ValueError:  # numpy refuses ragged lists
+        return fail(argument, f"a list of {what}", value)

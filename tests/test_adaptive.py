@@ -14,11 +14,12 @@ from scipy.stats import multivariate_normal
 
 import jlibo
 from jlibo import AdaptiveMetaKGL, FirstTasksExploration, FixedPrior, Prior, SelfTunedMetaKGL
+from jlibo.belief.belief import component_weights, observe, start
+from jlibo.belief.scaling import Standardise
 from jlibo.meta import Setting, TaskData
 from jlibo.meta.base import selected_prior
 from jlibo.meta.hierarchy import NOISE_ROWS, PastTasks, fit_hierarchy
 from jlibo.meta.selection import choose_support, no_past, remember
-from jlibo.standardise import Standardise, component_weights, observe, start
 
 close = np.testing.assert_allclose
 NUM_FEATURES, NUM_TASKS, NUM_ROWS = 4, 6, 3
@@ -260,7 +261,7 @@ def alien_weights(num_rewards, alien, seed=5):
     for place in range(num_rewards):
         columns = observe(columns, place, rewards[place])
     one = jnp.ones(())
-    return np.asarray(component_weights(columns, jlibo.standardise.Units(0 * one, one)))
+    return np.asarray(component_weights(columns, Units(0 * one, one)))
 
 
 def test_an_unlike_task_is_noticed_and_the_wide_prior_gets_the_say():

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jlibo.batching import lane_by_lane, lane_cond, lane_while
+from jlibo.solver.batching import lane_by_lane, lane_cond, lane_while
 
 
 class Calls:

@@ -5,10 +5,10 @@ import random
 
 import pytest
 
-from jlibo import cli
+from jlibo.cli import main as cli
+from jlibo.cli.failures import UsageError
 from jlibo.experiments import REGISTRY, runner
 from jlibo.experiments.settings import Experiment
-from jlibo.failures import UsageError
 
 WORDS = [
     "",

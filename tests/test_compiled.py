@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from jax import export
 
-from jlibo.experiments import compiled, runner
+from jlibo.experiments import runner
+from jlibo.sweeps import program_cache as compiled
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ from jlibo import (
     TheoreticalNu,
     Uniform,
 )
-from jlibo import posterior as gp
+from jlibo.belief import posterior as gp
 
 COSINE = Cosine(6)
 POLICIES = {

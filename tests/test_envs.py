@@ -7,8 +7,9 @@ import pytest
 from scipy import stats
 
 from jlibo import Cosine, Fourier, FunctionEnv, SyntheticEnv, TableEnv
-from jlibo.envs.base import Task, explore_once, explore_uniformly
-from jlibo.one_task import draw_task
+from jlibo.envs.base import Task
+from jlibo.lifelong.exploration import explore_once, explore_uniformly
+from jlibo.lifelong.one_task import draw_task
 
 KEY = jax.random.key(0)
 KEYS = jax.random.split(KEY, 2000)

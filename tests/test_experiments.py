@@ -21,7 +21,7 @@ from jlibo.experiments import (
     summarise,
     worlds,
 )
-from jlibo.one_task import draw_task
+from jlibo.lifelong.one_task import draw_task
 from jlibo.tables import load_table
 
 GLMNET = ["lifelong-glmnet", "lifelong-glmnet-practitioner"]

@@ -12,8 +12,8 @@ import time
 
 import pytest
 
-from jlibo import failures
-from jlibo.failures import UsageError, run_safely
+from jlibo.cli import failures
+from jlibo.cli.failures import UsageError, run_safely
 
 posix = pytest.mark.skipif(os.name != "posix", reason="signals and devices of POSIX")
 needs_full = pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is always full")

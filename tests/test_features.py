@@ -24,8 +24,8 @@ from jlibo.features import (
     max_kernel_diagonal,
     normalise,
     sample_box,
-    validate_groups,
 )
+from jlibo.groups import validate_groups
 
 
 def steep(point):

@@ -14,7 +14,7 @@ from problems import LAYOUTS, Problem, layout, make_problem, solve
 from threadpoolctl import threadpool_limits
 
 from jlibo import Solution, Status, group_lasso, group_lasso_path, lam_grid, lambda_max
-from jlibo.proximal import CHECK_STEPS
+from jlibo.solver.proximal import CHECK_STEPS
 
 RATIOS = np.geomspace(0.01, 1.01, 18)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from problems import LAYOUTS, Problem, make_problem, solve
 
 from jlibo import Status
-from jlibo.proximal import CHECK_STEPS
+from jlibo.solver.proximal import CHECK_STEPS
 
 seeds = st.integers(0, 10_000)
 ratios = st.floats(0.02, 1.01)

@@ -12,7 +12,7 @@ import pytest
 from problems import make_problem
 
 from jlibo import MetaKGL, Status, group_lasso, group_lasso_path, lambda_max
-from jlibo.units import exponent_near, near_one, times_power_of_two
+from jlibo.solver.units import exponent_near, near_one, times_power_of_two
 
 equal = np.testing.assert_array_equal
 GROUPS = make_problem("mixed", 0).groups

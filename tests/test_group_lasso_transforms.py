@@ -10,8 +10,8 @@ import pytest
 from problems import assert_same, layout, make_problem, solve, stack
 
 from jlibo import Status, group_lasso, group_lasso_path, lambda_max
-from jlibo.group_lasso import _group_lasso, _solve_one
-from jlibo.scaled_problem import group_norms
+from jlibo.solver.group_lasso import _group_lasso, _solve_one
+from jlibo.solver.scaled_problem import group_norms
 
 TOL = 1e-8
 

@@ -37,13 +37,13 @@ from jlibo import (
     Task,
     Uniform,
     full_prior,
-    metrics,
     run_agents,
     run_lifelong,
     support_prior,
 )
-from jlibo.envs.base import explore_uniformly
-from jlibo.one_task import draw_task
+from jlibo.lifelong import metrics
+from jlibo.lifelong.exploration import explore_uniformly
+from jlibo.lifelong.one_task import draw_task
 
 # Programs that run for a moment: with less optimisation they compile in half the time.
 quick_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})

@@ -19,13 +19,12 @@ import pytest
 from jax import export
 
 import jlibo
-from jlibo import posterior as gp
-from jlibo import standardise
+from jlibo.belief import posterior as gp
+from jlibo.belief.prior import semidefinite_cholesky
 from jlibo.experiments import runner
 from jlibo.experiments.settings import find
-from jlibo.lifelong import run_agents
+from jlibo.lifelong.loop import run_agents
 from jlibo.meta import Setting, TaskData
-from jlibo.prior import semidefinite_cholesky
 from jlibo.tune import arrays, engine, task
 
 PLATFORMS = ("cuda", "tpu")
@@ -209,7 +208,7 @@ def tuner_summarise(features, scores, explored, present):
 
 def tuner_suggest(features, scores, told, pending, candidates, data, is_compressed=False):
     zero = jnp.zeros((), scores.dtype)
-    moments = standardise.Moments(zero, zero, zero)
+    moments = Moments(zero, zero, zero)
     rest = engine.Compressed(scores, jnp.zeros((2, 2), scores.dtype), zero, moments, zero)
     learner, scaling = LEARNERS["AdaptiveMetaKGL"], jlibo.Standardise()
     knowledge = engine.nothing_known(learner, scaling, SETTING)

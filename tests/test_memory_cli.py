@@ -9,11 +9,12 @@ import sys
 
 import pytest
 
-from jlibo import cli, memory_cli
-from jlibo.failures import BROKEN_PIPE, IO_ERROR
-from jlibo.tune.memory import Memory, MemoryFileError
-from jlibo.tune.memory_lines import ImportReport, LineError, export_lines, import_lines
-from jlibo.tune.space import Categorical, Float, Int, SearchSpace
+from jlibo.cli import main as cli
+from jlibo.cli import memory as memory_cli
+from jlibo.cli.failures import BROKEN_PIPE, IO_ERROR
+from jlibo.tune.memory.lines import ImportReport, LineError, export_lines, import_lines
+from jlibo.tune.memory.memory import Memory, MemoryFileError
+from jlibo.tune.space.space import Categorical, Float, Int, SearchSpace
 
 SPACE = SearchSpace(alpha=Float(0, 1), lam=Float(1e-4, 1e4, log=True), kind=Categorical(["a", "b"]))
 LINE = {"task": "iris", "number": 0, "params": {"alpha": 0.5, "lam": 1.0, "kind": "a"}, "score": 1.5}

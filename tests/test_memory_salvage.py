@@ -11,9 +11,9 @@ import textwrap
 
 import pytest
 
-from jlibo.tune.memory import Memory, MemoryFileError
-from jlibo.tune.memory_salvage import salvage
-from jlibo.tune.space import Categorical, Float, SearchSpace
+from jlibo.tune.memory.memory import Memory, MemoryFileError
+from jlibo.tune.memory.salvage import salvage
+from jlibo.tune.space.space import Categorical, Float, SearchSpace
 
 SPACE = SearchSpace(alpha=Float(0, 1), lam=Float(1e-4, 1e4, log=True), kind=Categorical(["a", "b"]))
 POINT = {"alpha": 0.5, "lam": 1.0, "kind": "a"}
@@ -306,7 +306,7 @@ def test_a_killed_salvage_leaves_no_half_file(path, new):
     script = """
     import os, random, signal, sys, time
     from jlibo.tune.memory import Memory
-    from jlibo.tune.memory_salvage import salvage
+    from jlibo.tune.memory.salvage import salvage
     path, new = sys.argv[1:]
     random.seed(0)
     began = time.monotonic()

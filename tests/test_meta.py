@@ -24,7 +24,7 @@ from jlibo import (
     full_prior,
     support_prior,
 )
-from jlibo.lifelong import run_lifelong
+from jlibo.lifelong.loop import run_lifelong
 from jlibo.meta import Setting, TaskData, client_step, compress_rows, server_vote
 from jlibo.meta.meta_kgl import solve_history
 from jlibo.meta.rows import rows_of

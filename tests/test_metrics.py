@@ -4,7 +4,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jlibo import LifelongResult, metrics
+from jlibo import LifelongResult
+from jlibo.lifelong import metrics
 
 RNG = np.random.default_rng(0)
 

@@ -14,7 +14,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from optuna.trial import TrialState
 
 from jlibo.integrations import model as models
-from jlibo.integrations.optuna import LiBOSampler, LiBOSamplerWarning
+from jlibo.integrations.optuna.sampler import LiBOSampler, LiBOSamplerWarning
 from jlibo.tune import Float, Int, Memory, MemoryMismatch, SearchSpace, Tuner
 
 DISTRIBUTIONS = {

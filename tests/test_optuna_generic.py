@@ -19,7 +19,7 @@ from optuna.testing.pytest_samplers import (
     SingleOnlySamplerTestCase,
 )
 
-from jlibo.integrations.optuna import LiBOSampler
+from jlibo.integrations.optuna.sampler import LiBOSampler
 
 SMALL = {"num_basis": 1, "interactions": False}
 

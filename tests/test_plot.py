@@ -11,7 +11,8 @@ from matplotlib.colors import same_color, to_rgb
 from matplotlib.figure import Figure
 
 import jlibo
-from jlibo import metrics, plot
+from jlibo import plot
+from jlibo.lifelong import metrics
 
 NUM_TASKS, HORIZON, NUM_SEEDS, NUM_GROUPS = 3, 12, 3, 8
 COLOURS = {"oracle": "#4f7992", "full": "#d33f49", "libo": "#419d78", "flibo": "#f9a620"}

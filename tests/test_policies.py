@@ -35,7 +35,7 @@ from jlibo import (
     full_prior,
     maximise,
 )
-from jlibo import posterior as gp
+from jlibo.belief import posterior as gp
 from jlibo.policies.log_expected_improvement import log_gain
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jlibo import Belief, Cosine, Fourier, Posterior, Prior, box_grid, full_prior, support_prior
-from jlibo import posterior as gp
+from jlibo.belief import posterior as gp
 
 NUM = 60
 FOURIER = Fourier(4, constant=True)  # 9 features in 5 groups

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jlibo import Concatenate, Cosine, Fourier, Prior, full_prior, support_prior
-from jlibo.prior import semidefinite_cholesky
+from jlibo.belief.prior import semidefinite_cholesky
 
 FEATURES = Concatenate(Cosine(3), Fourier(2, constant=True))  # groups of sizes 1, 1, 1, 1, 2, 2
 POINTS = np.linspace(0, 1, 11)[:, None]

@@ -34,12 +34,13 @@ from jlibo import (
     run_agents,
     run_lifelong,
     run_task,
-    standardise,
 )
-from jlibo import posterior as gp
+from jlibo.belief import belief as running
+from jlibo.belief import posterior as gp
+from jlibo.belief.moments import Moments, Units
+from jlibo.belief.scaling import PastScales
+from jlibo.lifelong.one_task import draw_task
 from jlibo.meta.base import info_of
-from jlibo.one_task import draw_task
-from jlibo.standardise import Moments, PastScales, Units
 
 NUM, NOISE = 30, 0.3
 FOURIER = Fourier(4, constant=True)  # 9 features in 5 groups
@@ -69,15 +70,15 @@ def cast(tree, dtype):
     )
 
 
-start = quick_jit(standardise.start, static_argnames="num_columns")
-belief_in, component_weights = map(quick_jit, (standardise.belief_in, standardise.component_weights))
-expect = quick_jit(standardise.expect)
+start = quick_jit(running.start, static_argnames="num_columns")
+belief_in, component_weights = map(quick_jit, (running.in_units, running.component_weights))
+expect = quick_jit(running.observe_pending)
 
 
 @quick_jit
 def watch(columns, indices, rewards, present):
     def step(columns, seen):
-        return standardise.observe(columns, *seen), None
+        return running.observe(columns, *seen), None
 
     return jax.lax.scan(step, columns, (indices, rewards, present))[0]
 
@@ -525,7 +526,7 @@ def test_a_task_without_deviation_teaches_nothing(rewards):
 @quick_jit
 def watched_units(scaling, state, prior, phi, rewards, present):
     """Units at the start and after some rewards, and those of the task after a task like this."""
-    columns = standardise.start(prior, phi, NOISE, 3)
+    columns = running.start(prior, phi, NOISE, 3)
     begin = scaling.units(state, Moments.empty(phi.dtype), columns)
     places = jnp.arange(6)
     columns = watch.__wrapped__(columns, places, rewards, present)

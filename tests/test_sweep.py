@@ -11,7 +11,8 @@ from sweep_jobs import GRID, NUM_SEEDS, lifelong, quick, run_quick
 
 import jlibo
 from jlibo import host_memory
-from jlibo.sweeps import memory, points, progress, task_ticks
+from jlibo.sweeps import budget as memory
+from jlibo.sweeps import points, progress, task_ticks
 from jlibo.sweeps.program import trace
 
 equal = np.testing.assert_array_equal

@@ -10,10 +10,11 @@ import jax
 import numpy as np
 import pytest
 
-from jlibo import Labelled, cli
+from jlibo import Labelled
+from jlibo.cli import main as cli
 from jlibo.experiments import find, override, run_experiment
-from jlibo.sweep_config import DEFAULT_OUTPUTS, check_config, read_config
-from jlibo.sweep_experiment import OUTPUTS
+from jlibo.experiments.config import DEFAULT_OUTPUTS, check_config, read_config
+from jlibo.experiments.sweep_run import OUTPUTS
 from jlibo.sweeps import BudgetError, SweepFolderError
 from jlibo.sweeps.dask_engine import ClusterError, WorkerError
 

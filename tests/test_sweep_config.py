@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import jlibo
-from jlibo import cli
-from jlibo.sweep_config import MAX_CONFIG, ConfigError, read_config
+from jlibo.cli import main as cli
+from jlibo.experiments.config import MAX_CONFIG, ConfigError, read_config
 from jlibo.sweeps import BudgetError, points
 
 BASE = 'experiment = "lifelong-cosine"\n'

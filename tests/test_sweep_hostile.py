@@ -109,7 +109,7 @@ def test_a_huge_chunk_in_a_manifest_is_refused_before_it_is_compiled(copied, mon
     manifest = json.loads((copied / "sweep.json").read_text())
     (copied / "sweep.json").write_text(json.dumps(manifest | {"chunk": 2**31 - 1}))
     monkeypatch.setattr("jlibo.sweeps.run.CompiledChunks", None)
-    monkeypatch.setattr("jlibo.sweeps.memory.free_host_memory", lambda: 2**34)
+    monkeypatch.setattr("jlibo.sweeps.budget.free_host_memory", lambda: 2**34)
     before = snapshot(copied)
     with pytest.raises(BudgetError, match=r"a chunk of 2,147,483,647 runs needs at least .* GiB of memory"):
         run_quick(out=copied)
@@ -304,7 +304,7 @@ def test_disk_errors_say_what_can_be_kept(copied, monkeypatch):
 
 
 def test_results_that_do_not_fit_into_memory_are_refused_before_anything_is_made(tmp_path, monkeypatch):
-    monkeypatch.setattr("jlibo.sweeps.memory.free_host_memory", lambda: 2**30)
+    monkeypatch.setattr("jlibo.sweeps.budget.free_host_memory", lambda: 2**30)
     with pytest.raises(
         BudgetError, match=r"the result, of 600,000,000 runs, needs at least .* and 1.0 GiB are"
     ):

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jlibo.tune import arrays, candidates
-from jlibo.tune.memory_records import TaskRecord, TrialRecord
-from jlibo.tune.space import Categorical, Float, Int, SearchSpace
+from jlibo.tune import arrays
+from jlibo.tune.memory.records import TaskRecord, TrialRecord
+from jlibo.tune.space import candidates
+from jlibo.tune.space.space import Categorical, Float, Int, SearchSpace
 
 SPACE = SearchSpace(a=Float(0, 1), b=Float(1e-3, 1e3, log=True), c=Int(1, 100, log=True))
 MIXED = SearchSpace(a=Float(-5, 5), b=Int(1, 4), c=Categorical(["x", "y", None]))

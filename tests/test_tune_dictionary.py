@@ -11,7 +11,8 @@ import pytest
 import scipy.linalg
 
 import jlibo
-from jlibo.features import AbstractFeatures, check_bounded, max_kernel_diagonal, validate_groups
+from jlibo.features import AbstractFeatures, check_bounded, max_kernel_diagonal
+from jlibo.groups import validate_groups
 from jlibo.tune import (
     Categorical,
     Float,

@@ -13,7 +13,7 @@ from hypothesis import given, note
 from hypothesis import strategies as st
 
 import jlibo
-from jlibo.tune.space import Categorical, Float, Int, SearchSpace
+from jlibo.tune.space.space import Categorical, Float, Int, SearchSpace
 
 NAMES = st.lists(
     st.text("abc 1x", min_size=1, max_size=6).filter(str.strip), min_size=3, max_size=3, unique=True

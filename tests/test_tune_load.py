@@ -11,12 +11,12 @@ import pytest
 import jlibo
 from jlibo.meta import AdaptiveMetaKGL
 from jlibo.tune import UntoldTrialsWarning, arrays, engine, learning, modes
-from jlibo.tune import memory_rows as rows
 from jlibo.tune.history import TaskHistory
-from jlibo.tune.memory import Memory
-from jlibo.tune.memory_lines import import_lines
-from jlibo.tune.memory_records import TaskRecord, TrialRecord
-from jlibo.tune.space import Float, SearchSpace
+from jlibo.tune.memory import rows as rows
+from jlibo.tune.memory.lines import import_lines
+from jlibo.tune.memory.memory import Memory
+from jlibo.tune.memory.records import TaskRecord, TrialRecord
+from jlibo.tune.space.space import Float, SearchSpace
 
 SPACE = SearchSpace(alpha=Float(0, 1), beta=Float(1e-3, 1e3, log=True))
 SIZES = {"num_basis": 3, "num_pair_basis": 2}

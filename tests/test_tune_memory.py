@@ -10,13 +10,8 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 
-from jlibo.tune.memory import (
-    Memory,
-    TrialStateError,
-    new_owner,
-    owner_is_dead,
-)
-from jlibo.tune.space import Categorical, Float, SearchSpace
+from jlibo.tune.memory.memory import Memory, TrialStateError, new_owner, owner_is_dead
+from jlibo.tune.space.space import Categorical, Float, SearchSpace
 
 SPACE = SearchSpace(alpha=Float(0, 1), lam=Float(1e-4, 1e4, log=True), kind=Categorical(["a", "b"]))
 

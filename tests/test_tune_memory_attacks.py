@@ -13,11 +13,11 @@ from dataclasses import replace
 
 import pytest
 
-from jlibo.tune import memory_file
-from jlibo.tune import memory_rows as rows
-from jlibo.tune.memory import Memory, MemoryFileError
-from jlibo.tune.memory_records import TASK_CONTENT, TRIAL_CONTENT, row_checksum
-from jlibo.tune.space import Categorical, Float, SearchSpace
+from jlibo.tune.memory import file as memory_file
+from jlibo.tune.memory import rows as rows
+from jlibo.tune.memory.memory import Memory, MemoryFileError
+from jlibo.tune.memory.records import TASK_CONTENT, TRIAL_CONTENT, row_checksum
+from jlibo.tune.space.space import Categorical, Float, SearchSpace
 
 SPACE = SearchSpace(alpha=Float(0, 1), lam=Float(1e-4, 1e4, log=True), kind=Categorical(["a", "b"]))
 POINT = {"alpha": 0.5, "lam": 1.0, "kind": "a"}

@@ -9,10 +9,11 @@ import sqlite3
 
 import pytest
 
-from jlibo.tune import memory_file, memory_schema
-from jlibo.tune.memory import Memory, MemoryFileError, MemoryMismatch, TaskRecord
-from jlibo.tune.memory_salvage import salvage
-from jlibo.tune.space import Categorical, Float, Int, SearchSpace
+from jlibo.tune.memory import file as memory_file
+from jlibo.tune.memory import schema as memory_schema
+from jlibo.tune.memory.memory import Memory, MemoryFileError, MemoryMismatch, TaskRecord
+from jlibo.tune.memory.salvage import salvage
+from jlibo.tune.space.space import Categorical, Float, Int, SearchSpace
 
 SPACE = SearchSpace(alpha=Float(0, 1), lam=Float(1e-4, 1e4, log=True), kind=Categorical(["a", "b"]))
 

@@ -13,8 +13,8 @@ import textwrap
 
 import pytest
 
-from jlibo.tune.memory import Memory
-from jlibo.tune.space import Categorical, Float, SearchSpace
+from jlibo.tune.memory.memory import Memory
+from jlibo.tune.space.space import Categorical, Float, SearchSpace
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and POSIX signals")
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import jlibo
-from jlibo.tune import candidates
 from jlibo.tune import task as task_module
-from jlibo.tune.memory import Memory
-from jlibo.tune.space import Categorical, Float, Int, SearchSpace
+from jlibo.tune.memory.memory import Memory
+from jlibo.tune.space import candidates
+from jlibo.tune.space.space import Categorical, Float, Int, SearchSpace
 
 SPACE = SearchSpace(alpha=Float(0, 1), beta=Float(1e-3, 1e3, log=True))
 SMALL = SearchSpace(a=Int(1, 6), b=Categorical(["x", "y", "z"]))

@@ -9,7 +9,7 @@ import pytest
 
 import jlibo
 from jlibo.tune import modes
-from jlibo.tune.space import Float, SearchSpace
+from jlibo.tune.space.space import Float, SearchSpace
 
 SPACE = SearchSpace(alpha=Float(0, 1), beta=Float(1e-3, 1e3, log=True))
 CONFIGS = [SPACE.from_unit(point) for point in SPACE.sample_unit(40, rng=np.random.default_rng(0))]

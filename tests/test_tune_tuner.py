@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import jlibo
-from jlibo import cli
+from jlibo.cli import main as cli
 from jlibo.meta import AdaptiveMetaKGL
 from jlibo.tune import MemoryMismatch, TrialStateError, arrays, engine, modes
 from jlibo.tune import tuner as tuner_module
-from jlibo.tune.memory import Memory
-from jlibo.tune.space import Categorical, Float, Int, SearchSpace
+from jlibo.tune.memory.memory import Memory
+from jlibo.tune.space.space import Categorical, Float, Int, SearchSpace
 
 SPACE = SearchSpace(alpha=Float(0, 1), beta=Float(1e-3, 1e3, log=True))
 POINTS = SPACE.sample_unit(40, rng=np.random.default_rng(0))

@@ -10,7 +10,7 @@ import warnings
 import pytest
 
 from jlibo.tune import Float, SearchSpace, TrialGivenUpWarning
-from jlibo.tune.memory import Memory
+from jlibo.tune.memory.memory import Memory
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and POSIX signals")
 

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from jlibo.checks import check_finite, check_shape
 from jlibo.envs.base import AbstractEnv, Task
-from jlibo.policies.base import hyper_parameter
+from jlibo.fields import hyper_parameter
 
 
 class FunctionEnv(AbstractEnv):

@@ -20,7 +20,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from jlibo.checks import check_count, check_range, check_shape, fail, is_concrete
 from jlibo.envs.base import AbstractEnv, Task
 from jlibo.features import AbstractFeatures, box_grid
-from jlibo.policies.base import hyper_parameter
+from jlibo.fields import hyper_parameter
 
 MAX_DRAWS = 10_000
 """Draws of a task's coefficients before the condition on them counts as impossible to meet."""

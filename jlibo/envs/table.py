@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jlibo.checks import ArrayLike, check_shape, fail, is_concrete
 from jlibo.envs.base import AbstractEnv, Task
-from jlibo.policies.base import hyper_parameter
+from jlibo.fields import hyper_parameter
 from jlibo.tables import Table, read_csv
 
 

@@ -1,8 +1,8 @@
 """The paper's experiments: settings as data, one runner, and a folder of results for each."""
 
-from jlibo.experiments.offline import OfflineResult, run_offline
 from jlibo.experiments.runner import ExperimentResult, run_experiment, summarise
 from jlibo.experiments.settings import REGISTRY, Experiment, SettingError, find, override
+from jlibo.lifelong.offline import OfflineResult, run_offline
 
 __all__ = [
     "REGISTRY",

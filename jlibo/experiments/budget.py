@@ -4,7 +4,7 @@ It counts the arrays that cannot be avoided, so the true need is higher: what is
 """
 
 from jlibo.experiments.settings import Experiment, SettingError
-from jlibo.sweeps.memory import free_host_memory
+from jlibo.sweeps.budget import free_host_memory
 
 GRID = 1000
 """Candidates of a synthetic task; two-dimensional ones have more."""

@@ -30,7 +30,7 @@ from jlibo import plot
 from jlibo.experiments.run_folder import RunFolderError, write_run
 from jlibo.experiments.runner import ExperimentResult, summarise
 from jlibo.experiments.settings import Experiment, changed_settings
-from jlibo.lifelong import LifelongResult
+from jlibo.lifelong.loop import LifelongResult
 
 FORMAT_VERSION = 1
 MAX_NAME = 120

@@ -22,15 +22,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jlibo import metrics
 from jlibo.checks import check_count
 from jlibo.experiments import worlds
 from jlibo.experiments.budget import check_fits
-from jlibo.experiments.compiled import Program, build
-from jlibo.experiments.offline import OfflineResult, run_offline
 from jlibo.experiments.settings import Experiment
 from jlibo.features import AbstractFeatures
-from jlibo.lifelong import LifelongResult, Plan, plan_agents, play_tasks, start_agents
+from jlibo.lifelong import metrics
+from jlibo.lifelong.loop import LifelongResult, Plan, plan_agents, play_tasks, start_agents
+from jlibo.lifelong.offline import OfflineResult, run_offline
+from jlibo.sweeps.program_cache import Program, build
 
 MAX_SEEDS_AT_ONCE = {"lifelong": 100, "offline": 20}
 SEGMENT_TASKS = 7

@@ -17,14 +17,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, PRNGKeyArray
 
+from jlibo.belief.prior import support_prior
+from jlibo.belief.scaling import AbstractScaling, RawRewards, Standardise
 from jlibo.envs import AbstractEnv, SyntheticEnv, TableEnv
 from jlibo.experiments.settings import Experiment, SettingError
-from jlibo.exploration import ConstantExploration, CustomExploration, DecreasingExploration
 from jlibo.features import AbstractFeatures, Cosine, Legendre, Unpenalised
 from jlibo.meta import AbstractMetaLearner, FederatedMetaKGL, FixedPrior, MetaKGL
+from jlibo.meta.exploration import ConstantExploration, CustomExploration, DecreasingExploration
 from jlibo.policies import GPUCB, AbstractPolicy
-from jlibo.prior import support_prior
-from jlibo.standardise import AbstractScaling, RawRewards, Standardise
 from jlibo.tables import Table, load_table
 
 SOLVER_TOL = 1e-5

@@ -10,7 +10,6 @@
 """
 
 from jlibo.features.base import AbstractFeatures as AbstractFeatures
-from jlibo.features.base import validate_groups as validate_groups
 from jlibo.features.bounds import box_grid as box_grid
 from jlibo.features.bounds import check_bounded as check_bounded
 from jlibo.features.bounds import max_kernel_diagonal as max_kernel_diagonal
@@ -24,3 +23,4 @@ from jlibo.features.maps import Cosine as Cosine
 from jlibo.features.maps import Fourier as Fourier
 from jlibo.features.maps import Legendre as Legendre
 from jlibo.features.maps import Polynomial as Polynomial
+from jlibo.groups import validate_groups as validate_groups

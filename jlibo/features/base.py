@@ -9,7 +9,6 @@
 """
 
 import abc
-import itertools
 import math
 from collections.abc import Sequence
 from typing import Any, final
@@ -20,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jlibo.checks import check_finite, fail, is_concrete
+from jlibo.checks import as_numpy, check_finite, fail, is_concrete
 
 
 class AbstractFeatures(eqx.Module):
@@ -143,7 +142,7 @@ def make_box(
     """Check the two ends of a box, and repeat a single number over `dim` (None: as many as the other end)."""
     ends = {}
     for argument, value in (("lower", lower), ("upper", upper)):
-        numbers = _as_numpy(argument, value, "numbers")
+        numbers = as_numpy(argument, value, "numbers")
         if numbers.dtype.kind not in "iuf" or numbers.ndim > 1 or numbers.size == 0:
             fail(argument, "a number, or one number for each dimension", value)
         check_finite(argument, numbers)
@@ -158,33 +157,3 @@ def make_box(
     if not all(math.isfinite(high - low) for low, high in zip(ends["lower"], ends["upper"], strict=True)):
         fail("upper", f"a finite distance above `lower` {ends['lower']}", ends["upper"])
     return ends["lower"], ends["upper"]
-
-
-def validate_groups(
-    argument: str, groups: Sequence[int] | np.ndarray | Array, num_features: int | None = None
-) -> tuple[int, ...]:
-    """Check that `groups` names a group 0..p-1 for every feature and misses none; answer a static tuple."""
-    ids = _as_numpy(argument, groups, "group ids")
-    if ids.ndim != 1 or ids.size == 0:
-        fail(argument, "a list of one group id a feature", f"shape {list(ids.shape)}")
-    if ids.dtype.kind not in "iu":
-        fail(argument, "whole numbers, one group id a feature", f"dtype {ids.dtype}")
-    if num_features is not None and ids.size != num_features:
-        fail(argument, f"one group id for each of the {num_features} features", f"{ids.size} ids")
-    if ids.min() < 0:
-        fail(argument, "group ids >= 0", f"{ids.min()} for feature {int(ids.argmin())}")
-    present = set(ids.tolist())
-    missing = next(i for i in itertools.count() if i not in present)
-    if missing <= ids.max():
-        fail(argument, f"group ids 0..{ids.max()} without holes", f"no feature of group {missing}")
-    return tuple(ids.tolist())
-
-
-def _as_numpy(argument: str, value: Any, what: str) -> np.ndarray:
-    leaves = jax.tree.leaves(value)
-    if not all(is_concrete(leaf) for leaf in leaves):
-        fail(argument, f"{what} known before tracing", "traced values")
-    try:
-        return np.asarray(value)
-    except ValueError:  # numpy refuses ragged lists
-        return fail(argument, f"a list of {what}", value)

@@ -18,7 +18,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jlibo.checks import check_finite, check_shape, fail
-from jlibo.features.base import AbstractFeatures, make_box, validate_groups
+from jlibo.features.base import AbstractFeatures, make_box
+from jlibo.groups import validate_groups
 
 
 @final

@@ -21,15 +21,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jlibo.belief.scaling import Standardise
 from jlibo.policies import AbstractPolicy
-from jlibo.standardise import Standardise
-from jlibo.tune import arrays, candidates, engine, modes
-from jlibo.tune.dictionary import MANY_FEATURES, LargeDictionaryWarning, SpaceFeatures
+from jlibo.tune import arrays, engine, modes
 from jlibo.tune.engine import Knowledge, Learner
 from jlibo.tune.learning import learn_records, without_names
-from jlibo.tune.memory_records import TaskRecord, TrialRecord
+from jlibo.tune.memory.records import TaskRecord, TrialRecord
 from jlibo.tune.process import check_process
-from jlibo.tune.space import SearchSpace
+from jlibo.tune.space import candidates
+from jlibo.tune.space.dictionary import MANY_FEATURES, LargeDictionaryWarning, SpaceFeatures
+from jlibo.tune.space.space import SearchSpace
 
 NUM_CANDIDATES = candidates.POOL + candidates.NEARBY
 SMALLER = (

@@ -18,12 +18,12 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jlibo.exploration import AbstractExploration, FirstTasksExploration
+from jlibo.belief.prior import Prior, mixture
+from jlibo.fields import hyper_parameter
 from jlibo.meta.base import AbstractMetaLearner, Setting, TaskData, info_of, selected_prior
+from jlibo.meta.exploration import AbstractExploration, FirstTasksExploration
 from jlibo.meta.hierarchy import PastTasks, fit_hierarchy
 from jlibo.meta.selection import choose_support, no_past, remember
-from jlibo.policies.base import hyper_parameter
-from jlibo.prior import Prior, mixture
 
 
 class AdaptiveState(eqx.Module):

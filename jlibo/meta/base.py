@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from jlibo.belief.prior import Prior, PriorMixture, check_noise, largest_variance, support_prior
 from jlibo.checks import is_concrete
-from jlibo.exploration import AbstractExploration
-from jlibo.group_lasso import Solution, Status
-from jlibo.prior import Prior, PriorMixture, check_noise, largest_variance, support_prior
+from jlibo.meta.exploration import AbstractExploration
+from jlibo.solver.group_lasso import Solution, Status
 
 
 class Setting(eqx.Module):

@@ -3,9 +3,9 @@
 import jax
 import jax.numpy as jnp
 
-from jlibo.exploration import AbstractExploration, NoExploration
+from jlibo.belief.prior import Prior, full_prior
 from jlibo.meta.base import AbstractMetaLearner, group_array, info_of
-from jlibo.prior import Prior, full_prior
+from jlibo.meta.exploration import AbstractExploration, NoExploration
 
 
 class FixedPrior(AbstractMetaLearner):

@@ -20,8 +20,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-from jlibo import posterior as gp
-from jlibo.prior import Prior
+from jlibo.belief import posterior as gp
+from jlibo.belief.prior import Prior
 
 HIGHEST = lax.Precision.HIGHEST
 NOISE_ROWS = 10.0

@@ -21,12 +21,12 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jlibo.exploration import AbstractExploration, DecreasingExploration
+from jlibo.belief.prior import Prior
+from jlibo.fields import hyper_parameter
 from jlibo.meta.base import AbstractMetaLearner, TaskData, free_mask, group_array, info_of
+from jlibo.meta.exploration import AbstractExploration, DecreasingExploration
 from jlibo.meta.meta_kgl import History, append, empty_history, solve_history
 from jlibo.meta.rows import check_data_choice, num_rows, rows_of
-from jlibo.policies.base import hyper_parameter
-from jlibo.prior import Prior
 
 
 class MetaKeLState(eqx.Module):

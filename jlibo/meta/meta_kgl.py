@@ -14,11 +14,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jlibo.checks import fail
-from jlibo.exploration import AbstractExploration, DecreasingExploration
-from jlibo.group_lasso import Solution, group_lasso
+from jlibo.fields import hyper_parameter
 from jlibo.meta.base import AbstractMetaLearner, Setting, TaskData, info_of, no_support, selected_prior
+from jlibo.meta.exploration import AbstractExploration, DecreasingExploration
 from jlibo.meta.rows import Rows, check_data_choice, num_rows, rows_of
-from jlibo.policies.base import hyper_parameter
+from jlibo.solver.group_lasso import Solution, group_lasso
 
 
 class History(eqx.Module):

@@ -11,6 +11,9 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
+from jlibo.belief.moments import Units
+from jlibo.belief.prior import full_prior
+from jlibo.belief.scaling import AbstractScaling
 from jlibo.checks import fail
 from jlibo.meta.base import Setting, TaskData
 
@@ -59,6 +62,18 @@ def rows_of(task: TaskData, data: str, setting: Setting) -> Rows:
     if len(used) > setting.num_features:
         features, targets = compress_rows(features, targets)
     return Rows(features, targets, used.sum().astype(features.dtype))
+
+
+def settled(
+    data: TaskData, scaling: AbstractScaling, noise_std: Float[Array, ""], setting: Setting
+) -> tuple[TaskData, Units]:
+    """A finished task as it is remembered: its rewards in units of their own, and these units."""
+    prior = full_prior(setting.groups, setting.dtype, free_groups=setting.free_groups)
+    rewards = data.rewards.astype(setting.dtype)
+    units = scaling.settle(
+        prior, jnp.asarray(noise_std, setting.dtype), data.features, rewards, data.is_present
+    )
+    return eqx.tree_at(lambda d: d.rewards, data, units.apply(rewards)), units
 
 
 def free_features(setting: Setting) -> tuple[int, ...]:

@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jlibo.exploration import AbstractExploration, DecreasingExploration
-from jlibo.group_lasso import Solution, group_lasso_path, lam_grid, lambda_max
+from jlibo.belief.posterior import init, update
+from jlibo.fields import hyper_parameter
 from jlibo.meta.base import (
     AbstractMetaLearner,
     Setting,
@@ -27,10 +27,10 @@ from jlibo.meta.base import (
     no_support,
     selected_prior,
 )
+from jlibo.meta.exploration import AbstractExploration, DecreasingExploration
 from jlibo.meta.hierarchy import PastTasks
 from jlibo.meta.rows import check_data_choice, compress_rows, free_features, num_rows, project_out, seen_rows
-from jlibo.policies.base import hyper_parameter
-from jlibo.posterior import init, update
+from jlibo.solver.group_lasso import Solution, group_lasso_path, lam_grid, lambda_max
 
 
 def no_past(data: str, setting: Setting) -> PastTasks:

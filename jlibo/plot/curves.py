@@ -13,9 +13,9 @@ from matplotlib.colors import Normalize
 from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
-from jlibo import metrics
 from jlibo.checks import fail
-from jlibo.lifelong import LifelongResult
+from jlibo.lifelong import metrics
+from jlibo.lifelong.loop import LifelongResult
 from jlibo.plot.results import Results, mean_and_error, read_agents, read_offline, read_truth, with_seeds
 from jlibo.plot.style import (
     GREY,

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from jlibo import metrics
 from jlibo.checks import fail
-from jlibo.lifelong import LifelongResult
+from jlibo.lifelong import metrics
+from jlibo.lifelong.loop import LifelongResult
 from jlibo.plot.style import ordered
 
 Results = Mapping[str, LifelongResult] | LifelongResult

@@ -1,7 +1,6 @@
 """What a policy is: a score for every point, from the belief alone. The loop plays the highest score."""
 
 import abc
-from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -9,8 +8,8 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from jlibo.checks import check_finite, check_fits, check_range, check_shape, fail, is_concrete
-from jlibo.posterior import Belief
+from jlibo.belief.posterior import Belief
+from jlibo.checks import check_shape, fail, is_concrete
 
 
 class AbstractPolicy(eqx.Module):
@@ -60,26 +59,3 @@ def _first_best(scores: Float[Array, " points"]) -> Int[Array, ""]:
     is_best = (scores == lax.optimization_barrier(scores.max())) | jnp.isnan(scores)
     places = jnp.arange(num_points, dtype=jnp.int32)
     return jnp.where(is_best, places, num_points).min()
-
-
-def as_hyper_parameter(name: str, value: Any, **bounds: float) -> Array:
-    """`value` as an array, checked when it is known."""
-    check_finite(name, value)
-    check_range(name, value, **bounds)
-    # A number, NumPy's too, stays weakly typed: it takes the precision of the data it meets.
-    value = float(value) if isinstance(value, int | float | np.number) else value
-    dtype = jnp.result_type(getattr(value, "dtype", float))
-    if jnp.issubdtype(dtype, jnp.floating):
-        check_fits(name, value, dtype, may_vanish=True)
-    return jnp.asarray(value)
-
-
-def hyper_parameter(name: str, *, default: float | None = None, **bounds: float) -> Any:
-    """A field that is an array, so a sweep over it never traces again, checked when its value is known."""
-
-    def convert(value):
-        return as_hyper_parameter(name, value, **bounds)
-
-    if default is None:
-        return eqx.field(converter=convert)
-    return eqx.field(converter=convert, default=default)

@@ -7,11 +7,11 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from jlibo.belief.posterior import Posterior, belief_at
 from jlibo.checks import check_count, check_finite, check_range, check_shape, fail, is_concrete
 from jlibo.features import AbstractFeatures, sample_box
 from jlibo.features.base import clip_keeping_gradient
 from jlibo.policies.base import AbstractPolicy
-from jlibo.posterior import Posterior, belief_at
 
 
 class BoxMaximum(eqx.Module):

@@ -4,8 +4,9 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-from jlibo.policies.base import AbstractPolicy, hyper_parameter
-from jlibo.posterior import sample_weights
+from jlibo.belief.posterior import sample_weights
+from jlibo.fields import hyper_parameter
+from jlibo.policies.base import AbstractPolicy
 
 
 class GPTS(AbstractPolicy):

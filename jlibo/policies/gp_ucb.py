@@ -12,8 +12,9 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jlibo.policies.base import AbstractPolicy, as_hyper_parameter, hyper_parameter
-from jlibo.posterior import Belief
+from jlibo.belief.posterior import Belief
+from jlibo.fields import as_hyper_parameter, hyper_parameter
+from jlibo.policies.base import AbstractPolicy
 
 
 class TheoreticalNu(eqx.Module):

@@ -2,7 +2,8 @@
 
 from jaxtyping import Array, Float
 
-from jlibo.policies.base import AbstractPolicy, hyper_parameter
+from jlibo.fields import hyper_parameter
+from jlibo.policies.base import AbstractPolicy
 
 
 class Greedy(AbstractPolicy):

@@ -13,7 +13,8 @@ from jax.scipy.special import log_ndtr
 from jax.scipy.stats import norm
 from jaxtyping import Array, Float
 
-from jlibo.policies.base import AbstractPolicy, hyper_parameter
+from jlibo.fields import hyper_parameter
+from jlibo.policies.base import AbstractPolicy
 
 
 class LogExpectedImprovement(AbstractPolicy):

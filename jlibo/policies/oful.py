@@ -10,7 +10,8 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jlibo.policies.base import AbstractPolicy, hyper_parameter
+from jlibo.fields import hyper_parameter
+from jlibo.policies.base import AbstractPolicy
 
 
 class OFUL(AbstractPolicy):

@@ -3,7 +3,8 @@
 import jax
 from jaxtyping import Array, Float
 
-from jlibo.policies.base import AbstractPolicy, hyper_parameter
+from jlibo.fields import hyper_parameter
+from jlibo.policies.base import AbstractPolicy
 
 
 class Uniform(AbstractPolicy):

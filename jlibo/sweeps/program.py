@@ -23,7 +23,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from jlibo.checks import fail
 from jlibo.host_memory import BudgetError
-from jlibo.lifelong import LifelongResult
+from jlibo.lifelong.loop import LifelongResult
 from jlibo.sweeps.points import Plan, Points, check_fits_dtype
 from jlibo.sweeps.progress import Meter, traced_with
 

@@ -13,8 +13,8 @@ from jaxtyping import PRNGKeyArray
 from jlibo import npz
 from jlibo.checks import check_count, fail
 from jlibo.printable import printable
+from jlibo.sweeps import budget as memory
 from jlibo.sweeps import folder as folders
-from jlibo.sweeps import memory
 from jlibo.sweeps import progress as meters
 from jlibo.sweeps.engines import Finished, Processes, choose_devices, local_chunks
 from jlibo.sweeps.labelled import Labelled, Variable

@@ -1,19 +1,19 @@
 """The practitioner's front: search spaces of named parameters, ask and tell, and a memory that lasts."""
 
-from jlibo.tune.dictionary import LargeDictionaryWarning as LargeDictionaryWarning
-from jlibo.tune.dictionary import SpaceFeatures as SpaceFeatures
-from jlibo.tune.dictionary import space_features as space_features
-from jlibo.tune.memory import Memory as Memory
-from jlibo.tune.memory import MemoryFileError as MemoryFileError
-from jlibo.tune.memory import MemoryMismatch as MemoryMismatch
-from jlibo.tune.memory import TrialGivenUpWarning as TrialGivenUpWarning
-from jlibo.tune.memory import TrialStateError as TrialStateError
-from jlibo.tune.parameters import Categorical as Categorical
-from jlibo.tune.parameters import Float as Float
-from jlibo.tune.parameters import Int as Int
-from jlibo.tune.parameters import Parameter as Parameter
+from jlibo.tune.memory.memory import Memory as Memory
+from jlibo.tune.memory.memory import MemoryFileError as MemoryFileError
+from jlibo.tune.memory.memory import MemoryMismatch as MemoryMismatch
+from jlibo.tune.memory.memory import TrialGivenUpWarning as TrialGivenUpWarning
+from jlibo.tune.memory.memory import TrialStateError as TrialStateError
 from jlibo.tune.process import ForkedProcessError as ForkedProcessError
-from jlibo.tune.space import SearchSpace as SearchSpace
+from jlibo.tune.space.dictionary import LargeDictionaryWarning as LargeDictionaryWarning
+from jlibo.tune.space.dictionary import SpaceFeatures as SpaceFeatures
+from jlibo.tune.space.dictionary import space_features as space_features
+from jlibo.tune.space.parameters import Categorical as Categorical
+from jlibo.tune.space.parameters import Float as Float
+from jlibo.tune.space.parameters import Int as Int
+from jlibo.tune.space.parameters import Parameter as Parameter
+from jlibo.tune.space.space import SearchSpace as SearchSpace
 from jlibo.tune.task import Trial as Trial
 from jlibo.tune.task import TunerTask as TunerTask
 from jlibo.tune.task import UntoldTrialsWarning as UntoldTrialsWarning

@@ -22,11 +22,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float
 
+from jlibo.belief.moments import Moments
 from jlibo.features import AbstractFeatures
-from jlibo.standardise import Moments
 from jlibo.tune.engine import Compressed, OwnTrials, PastTrials
-from jlibo.tune.memory_records import TaskRecord, TrialRecord
-from jlibo.tune.space import SearchSpace
+from jlibo.tune.memory.records import TaskRecord, TrialRecord
+from jlibo.tune.space.space import SearchSpace
 
 FARTHEST = 20.0
 """A score this many spreads below the median counts as that far and no farther."""

@@ -18,16 +18,18 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from jlibo import standardise
-from jlibo.envs.base import Task, explore_once
-from jlibo.lifelong import settled
+from jlibo.belief import belief as running
+from jlibo.belief.moments import Moments
+from jlibo.belief.prior import Prior, PriorMixture
+from jlibo.belief.scaling import PastScales, Standardise
+from jlibo.envs.base import Task
+from jlibo.lifelong.exploration import explore_once
 from jlibo.meta import AdaptiveMetaKGL, SelfTunedMetaKGL, Setting, TaskData, fit_hierarchy
 from jlibo.meta.base import selected_prior
 from jlibo.meta.hierarchy import PastTasks
+from jlibo.meta.rows import settled
 from jlibo.meta.selection import no_past, remember
 from jlibo.policies.base import AbstractPolicy
-from jlibo.prior import Prior, PriorMixture
-from jlibo.standardise import Moments, PastScales, Standardise
 
 Learner = AdaptiveMetaKGL | SelfTunedMetaKGL
 
@@ -189,31 +191,29 @@ def suggest(
 ) -> Suggestion:
     """The best of the available candidates to try next. `log_units`: what own scores were divided by."""
     compressed = trials.compressed
-    columns = standardise.start(knowledge.prior, trials.features, policy.noise_std, scaling.num_columns)
+    state = running.start(knowledge.prior, trials.features, policy.noise_std, scaling.num_columns)
 
     def add(carry, step):
-        columns, moments = carry
+        state, moments = carry
         place, score, one, is_told, is_pending = step
-        columns = standardise.with_features(columns, trials.features)
-        columns = standardise.observe(columns, place, score, is_told, one)
-        columns = standardise.expect(columns, place, is_pending)
-        return (standardise.with_features(columns, None), moments.add(score, is_told)), None
+        state = running.with_features(state, trials.features)
+        state = running.observe(state, place, score, is_told, one)
+        state = running.observe_pending(state, place, is_pending)
+        return (running.with_features(state, None), moments.add(score, is_told)), None
 
     places = jnp.arange(trials.scores.shape[0])
-    begin = standardise.with_features(columns, None), Moments.empty(trials.scores.dtype)
+    begin = running.with_features(state, None), Moments.empty(trials.scores.dtype)
     ones = jnp.ones_like(trials.scores) if compressed is None else compressed.ones
     steps = (places, trials.scores, ones, trials.told, trials.pending)
-    (columns, moments), _ = jax.lax.scan(add, begin, steps)
+    (state, moments), _ = jax.lax.scan(add, begin, steps)
     if compressed is not None:
-        columns = standardise.complete(
-            columns, compressed.lost_products, compressed.num_lost, compressed.best
-        )
+        state = running.complete(state, compressed.lost_products, compressed.num_lost, compressed.best)
         moments = compressed.moments
     scales = PastScales(
         knowledge.scales.total - knowledge.scales.num_tasks * log_units, knowledge.scales.num_tasks
     )
-    units = scaling.units(scales, moments, columns)
-    belief = standardise.belief_in(standardise.at_points(columns, candidates), units)
+    units = scaling.units(scales, moments, state)
+    belief = running.in_units(running.at(state, candidates), units)
     scores = policy.scores(belief, key=key)
     # A score that is NaN or -inf never wins, but what is available still goes before what is not.
     scores = jnp.where(scores > -jnp.inf, scores, jnp.finfo(scores.dtype).min)
@@ -225,7 +225,7 @@ def suggest(
         ranking,
         belief.mean[best] * units.scale + units.centre,
         belief.std[best] * units.scale,
-        standardise.component_weights(columns, units),
+        running.component_weights(state, units),
     )
 
 

@@ -13,9 +13,9 @@ from jlibo.features import AbstractFeatures
 from jlibo.tune import arrays
 from jlibo.tune.arrays import Factor, TrialArrays
 from jlibo.tune.engine import OwnTrials
-from jlibo.tune.memory import Memory
-from jlibo.tune.memory_records import TrialRecord
-from jlibo.tune.space import SearchSpace
+from jlibo.tune.memory.memory import Memory
+from jlibo.tune.memory.records import TrialRecord
+from jlibo.tune.space.space import SearchSpace
 
 
 @final

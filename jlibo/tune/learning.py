@@ -13,16 +13,16 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import jax.numpy as jnp
 
+from jlibo.belief.prior import Prior
+from jlibo.belief.scaling import Standardise
 from jlibo.meta import Setting
 from jlibo.policies import AbstractPolicy
-from jlibo.prior import Prior
-from jlibo.standardise import Standardise
 from jlibo.tune import arrays, engine
-from jlibo.tune.dictionary import SpaceFeatures
 from jlibo.tune.engine import Knowledge, Learner
-from jlibo.tune.memory_records import TaskRecord, TrialRecord
-from jlibo.tune.parameters import Categorical, Float
-from jlibo.tune.space import SearchSpace
+from jlibo.tune.memory.records import TaskRecord, TrialRecord
+from jlibo.tune.space.dictionary import SpaceFeatures
+from jlibo.tune.space.parameters import Categorical, Float
+from jlibo.tune.space.space import SearchSpace
 
 NEW_SHARE = 0.02
 """New scores of past tasks, as a share of those learned from, that are not worth learning anew."""

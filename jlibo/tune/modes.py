@@ -10,10 +10,10 @@ Scores are standardised by each task's own data in both.
 
 import jax.numpy as jnp
 
+from jlibo.belief.scaling import Standardise
 from jlibo.checks import fail
 from jlibo.meta import AdaptiveMetaKGL, SelfTunedMetaKGL
 from jlibo.policies import GPUCB, AbstractPolicy, LogExpectedImprovement
-from jlibo.standardise import Standardise
 
 MODES = ("adaptive", "paper")
 NOISE_STD = 0.1

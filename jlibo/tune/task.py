@@ -22,15 +22,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
+from jlibo.belief.scaling import Standardise
 from jlibo.checks import check_count, fail
 from jlibo.features import AbstractFeatures
 from jlibo.policies.base import AbstractPolicy
-from jlibo.standardise import Standardise
-from jlibo.tune import arrays, candidates, engine
+from jlibo.tune import arrays, engine
 from jlibo.tune.history import TaskHistory
-from jlibo.tune.memory import new_owner
-from jlibo.tune.memory_records import TaskRecord, TrialRecord
+from jlibo.tune.memory.memory import new_owner
+from jlibo.tune.memory.records import TaskRecord, TrialRecord
 from jlibo.tune.process import check_process
+from jlibo.tune.space import candidates
 
 if TYPE_CHECKING:
     from jlibo.tune.tuner import Tuner

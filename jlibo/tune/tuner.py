@@ -26,17 +26,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jlibo.belief.scaling import Standardise
 from jlibo.checks import check_count, check_shape, fail
 from jlibo.policies import AbstractPolicy
-from jlibo.standardise import Standardise
-from jlibo.tune import candidates, modes
-from jlibo.tune.dictionary import SpaceFeatures
+from jlibo.tune import modes
 from jlibo.tune.engine import Knowledge, Learner
 from jlibo.tune.learning import has_changed, learn_records, score_counts, summarise_records, without_names
-from jlibo.tune.memory import Memory
-from jlibo.tune.memory_records import finite_score, whole
+from jlibo.tune.memory.memory import Memory
+from jlibo.tune.memory.records import finite_score, whole
 from jlibo.tune.process import check_process
-from jlibo.tune.space import SearchSpace
+from jlibo.tune.space import candidates
+from jlibo.tune.space.dictionary import SpaceFeatures
+from jlibo.tune.space.space import SearchSpace
 from jlibo.tune.task import TunerTask
 
 DEFAULT_BUDGET = 50

@@ -1,0 +1,89 @@
+"""Moments of a task's rewards, and the units in which the rewards are measured.
+
+Moments are kept in multiples of a power of two, so that no square is out of range.
+
+The unit is near the largest reward so far and grows with it. Multiplication by a power of two rounds nothing:
+rewards of ordinary size give the same numbers as without a unit.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from jlibo.solver.units import nearest_power
+
+
+class Units(eqx.Module):
+    """Rewards are measured from `centre`, in multiples of `scale`."""
+
+    centre: Float[Array, ""]
+    scale: Float[Array, ""]
+
+    def apply(self, rewards: Float[Array, "*any"]) -> Float[Array, "*any"]:
+        """The rewards in these units; all zero where there is no scale."""
+        return jnp.where(self.scale > 0, rewards - self.centre, 0) / jnp.where(self.scale > 0, self.scale, 1)
+
+
+class Moments(eqx.Module):
+    """Number, mean and summed squared deviation of the rewards so far."""
+
+    count: Float[Array, ""]
+    mean: Float[Array, ""]
+    squares: Float[Array, ""]
+    """The summed squared deviation, in multiples of `unit` squared."""
+    unit: Float[Array, ""]
+    """A power of two near the largest reward; zero where all are zero."""
+
+    @classmethod
+    def empty(cls, dtype: Any) -> "Moments":
+        zero = jnp.zeros((), dtype)
+        return cls(zero, zero, zero, zero)
+
+    def add(self, reward: Float[Array, ""], is_present: bool | Array = True) -> "Moments":
+        """With one more reward (Welford's update, which does not cancel)."""
+        reward = jnp.where(is_present, reward, self.mean)
+        count = self.count + jnp.asarray(is_present, self.count.dtype)
+        unit, change = larger_unit(self.unit, reward, is_present)
+        step = reward - self.mean
+        mean = self.mean + step / jnp.maximum(count, 1)
+        product = (step / divisor(unit)) * ((reward - mean) / divisor(unit))
+        return Moments(count, mean, times(self.squares, change**2) + product, unit)
+
+    @property
+    def sum_squares(self) -> Float[Array, ""]:
+        """The summed squared deviation; out of range for rewards whose squares are."""
+        return self.squares * self.unit * self.unit
+
+    @property
+    def differ(self) -> Bool[Array, ""]:
+        """Whether the rewards differ by more than round-off."""
+        round_off = 1e-6 * (self.mean / divisor(self.unit))
+        return self.squares > round_off**2 * self.count
+
+
+def unit_of(value: Float[Array, ""]) -> Float[Array, ""]:
+    """A power of two near the size of `value`; zero for zero. Its inverse is in range too."""
+    return jnp.where(value == 0, 0, nearest_power(value))
+
+
+def divisor(unit: Float[Array, ""]) -> Float[Array, ""]:
+    """The unit to divide by: one as long as all rewards are zero."""
+    return jnp.where(unit > 0, unit, 1)
+
+
+def times(values: Float[Array, "*any"], power: Float[Array, "*any"]) -> Float[Array, "*any"]:
+    """`values * power`, for a power of two that mostly is one.
+
+    Selected, so that the compiler does not merge the product with a sum that follows, and round otherwise.
+    """
+    return jnp.where(power == 1, values, values * power)
+
+
+def larger_unit(
+    unit: Float[Array, ""], reward: Float[Array, ""], is_present: bool | Array
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """The unit once `reward` is there, and by what numbers in the old unit are multiplied to be in it."""
+    new = jnp.maximum(unit, jnp.where(is_present, unit_of(reward), 0))
+    return new, jnp.where(unit > 0, unit / divisor(new), 1)

@@ -1,0 +1,3 @@
+"""The command line."""
+
+from jlibo.cli.main import main as main

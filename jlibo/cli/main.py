@@ -1,0 +1,75 @@
+"""The command line: `jlibo list`, `jlibo reproduce`, `jlibo sweep`, `jlibo memory`."""
+
+import argparse
+import sys
+from typing import Any, NoReturn
+
+import jlibo
+from jlibo.cli import memory as memory_cli
+from jlibo.cli import reproduce as reproduce_cli
+from jlibo.cli import sweep as sweep_cli
+from jlibo.cli.failures import UsageError as UsageError
+from jlibo.cli.failures import run_safely
+from jlibo.printable import printable
+from jlibo.startup import imported
+from jlibo.sweeps.program_cache import keep_programs
+from jlibo.tune.memory.memory import MemoryFileError
+
+USAGE_ERRORS = (MemoryFileError, *reproduce_cli.REPRODUCE_ERRORS, *sweep_cli.SWEEP_ERRORS)
+"""What the user can put right; the message says how."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line; returns the exit code (see `failures`)."""
+    words = sys.argv[1:] if arguments is None else arguments
+
+    def run() -> int:
+        imported()
+        if any("\0" in word for word in words):  # no name of a file, and no shell passes it on
+            raise UsageError("an argument has a null character.")
+        parser = _parser()
+        options = parser.parse_args(words)
+        if options.command is None:
+            parser.print_help()
+            return 0
+        return options.run(options)
+
+    return run_safely(run, known=USAGE_ERRORS, debug="--debug" in words)
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser that says in one line what is wrong, and has `--debug`."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.add_argument(
+            "--debug", action="store_true", default=argparse.SUPPRESS, help="show the traceback of an error"
+        )
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        # argparse drops the error of a stream that cannot be written to.
+        print(message, end="", file=file or sys.stdout)
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{printable(message)}. `{self.prog} --help` shows what can be given.")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="jlibo",
+        description="Lifelong Bayesian optimisation: reproduce the paper's experiments.",
+        epilog="Exit codes: 0 done; 1 a fault of the program or too little memory; 2 something in the "
+        "command or in a given file cannot be used; 74 reading or writing failed, as on a full disk; "
+        "130 interrupted; 141 the reader of the output went away.",
+    )
+    parser.add_argument("--version", action="version", version=f"jlibo {jlibo.__version__}")
+    commands: Any = parser.add_subparsers(dest="command", metavar="COMMAND")
+    reproduce_cli.add_parsers(commands)
+    sweep_cli.add_parser(commands)
+    memory_cli.add_parser(commands)
+    return parser
+
+
+def keep_compiled_programs(jax: Any) -> None:
+    """Keep compiled programs in the user's cache folder, for the next time."""
+    keep_programs()

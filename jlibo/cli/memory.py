@@ -1,0 +1,288 @@
+"""The command line of the tuner's memory: `jlibo memory show`, `export`, `import` and `salvage`.
+
+What the user can put right is raised as a `MemoryFileError`, which `jlibo.cli` prints without a traceback.
+Names and values in a memory may come from a stranger, so they are escaped before they are printed.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from jlibo.files import write_atomically
+from jlibo.printable import MAX_LENGTH, printable
+from jlibo.tune.memory.lines import LineError, check_lines, export_lines, import_lines
+from jlibo.tune.memory.memory import Memory, MemoryFileError, MemoryMismatch, TaskRecord, TrialRecord
+from jlibo.tune.memory.records import strict_json
+from jlibo.tune.space.space import Categorical, SearchSpace
+
+_MOST_FEATURES = 2000  # with which `show` learns what matters
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add `memory` and its actions to the commands of `jlibo`."""
+    memory = commands.add_parser(
+        "memory", help="look at a tuner's memory, write it as text, read it from text"
+    )
+    actions = memory.add_subparsers(dest="action", metavar="ACTION", required=True)
+
+    show = actions.add_parser("show", help="print the search space and the tasks")
+    show.add_argument("file", metavar="FILE", help="a tuner's memory")
+    show.set_defaults(run=_show)
+
+    export = actions.add_parser("export", help="write the trials as JSON lines")
+    export.add_argument("file", metavar="FILE", help="a tuner's memory")
+    export.add_argument("--out", default="-", metavar="LINES", help="where to write (default: print)")
+    export.add_argument("--space", action="store_true", help="write the search space instead of the trials")
+    export.set_defaults(run=_export)
+
+    importing = actions.add_parser("import", help="add trials from JSON lines, all of them or none")
+    importing.add_argument("file", metavar="FILE", help="a tuner's memory, which is made if it is new")
+    importing.add_argument("lines", metavar="LINES", help="what `jlibo memory export` wrote; - is the input")
+    importing.add_argument(
+        "--space",
+        metavar="SPACE.json",
+        help="what `jlibo memory export --space` wrote; a new memory needs it",
+    )
+    importing.add_argument("--minimise", action="store_true", help="low scores are good ones")
+    importing.set_defaults(run=_import)
+
+    salvaging = actions.add_parser("salvage", help="write what can be read of a damaged memory to a new one")
+    salvaging.add_argument("file", metavar="FILE", help="a damaged memory, which stays as it is")
+    salvaging.add_argument("new", metavar="NEW", help="where to write; nothing may be there")
+    salvaging.add_argument(
+        "--space", metavar="SPACE.json", help="the search space, used if that in FILE cannot be read"
+    )
+    salvaging.add_argument("--minimise", action="store_true", help="low scores are good ones, likewise")
+    salvaging.add_argument(
+        "--unverified", action="store_true", help="also keep rows whose checksum does not match, if they fit"
+    )
+    salvaging.set_defaults(run=_salvage)
+
+
+# --- show ---------------------------------------------------------------------------------------------------
+
+
+def _show(options: argparse.Namespace) -> int:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    with Memory.open_existing(options.file, write=False) as memory:
+        tasks, trials = memory.snapshot()
+        kernels = _selected_kernels(memory)
+    console = Console(highlight=False)
+    direction = "maximise" if memory.maximise else "minimise"
+
+    def show(line: str) -> None:
+        # As `Text` a bracket in a name is a bracket, and not markup.
+        console.print(Text(printable(line, max_length=None)), soft_wrap=True)
+
+    console.begin_capture()  # printed at the end, where it is known what to do if that fails
+    show(f"{options.file}: {len(tasks)} tasks, {len(trials)} trials, to {direction}")
+    for name, parameter in memory.space.items():
+        show(f"  {printable(name)}: {printable(repr(parameter), max_length=10 * MAX_LENGTH)}")
+    table = Table(box=None, pad_edge=False)
+    table.add_column("task", overflow="fold")
+    table.add_column("source")
+    for heading in ("complete", "failed", "pending", "best score"):
+        table.add_column(heading, justify="right")
+    table.add_column("best parameters")
+    by_task: dict[int, list[TrialRecord]] = {task.id: [] for task in tasks}
+    for trial in trials:
+        by_task[trial.task_id].append(trial)
+    for task in tasks:
+        cells = _cells(task, by_task[task.id], memory.maximise)
+        table.add_row(*(Text(printable(cell)) for cell in cells))
+    if tasks:
+        console.print()
+        console.print(table)
+    if kernels is not None:
+        console.print()
+        show(kernels)
+    _print_lines(console.end_capture().splitlines())
+    return 0
+
+
+def _cells(task: TaskRecord, trials: list[TrialRecord], maximise: bool) -> list[str]:
+    counts = [sum(trial.state == state for trial in trials) for state in ("complete", "failed", "pending")]
+    scored = [(trial.score, trial) for trial in trials if trial.score is not None]
+    if not scored:
+        return [task.name, task.source, *map(str, counts), "-", "-"]
+    # The first of equals, in either direction.
+    score, best = (max if maximise else min)(scored, key=lambda pair: pair[0])
+    params = ", ".join(f"{name}={_short(value)}" for name, value in best.params.items())
+    return [task.name, task.source, *map(str, counts), f"{score:.6g}", params]
+
+
+def _short(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _selected_kernels(memory: Memory) -> str | None:
+    """What the tasks teach about the parameters, in words; None before there is a task with two scores."""
+    num_features = _num_features(memory.space)
+    if num_features > _MOST_FEATURES:
+        return f"what matters is not computed: the space has {num_features:,} features."
+    from jlibo.tune.tuner import Tuner  # here: learning compiles, and the other commands should not wait
+
+    importance = Tuner(memory.space, memory=memory).importance()
+    if not importance:
+        return None
+    selected = [f"{name} {_percent(share)}" for name, share in importance.items() if share > 0]
+    dropped = [name for name, share in importance.items() if share == 0]
+    words = f"matters: {', '.join(selected)}"
+    return f"{words}; not selected: {', '.join(dropped)}" if dropped else words
+
+
+def _num_features(space: SearchSpace) -> int:
+    """How many features learning would compute with, at most: a stranger's space may have any size."""
+    alone = in_pairs = squares = 0
+    for parameter in space.values():
+        most = parameter.num_values - 1 if isinstance(parameter, Categorical) else None
+        alone += 6 if most is None else most
+        in_pairs += 3 if most is None else most
+        squares += 9 if most is None else most**2
+    return 1 + alone + (in_pairs**2 - squares) // 2
+
+
+def _percent(share: float) -> str:
+    return f"{share:.0%}".replace("%", " %") if share >= 0.005 else "< 1 %"
+
+
+# --- export -------------------------------------------------------------------------------------------------
+
+
+def _export(options: argparse.Namespace) -> int:
+    with Memory.open_existing(options.file, write=False) as memory:
+        if options.space:
+            lines = iter([json.dumps(memory.space.spec(), indent=2, allow_nan=False)])
+        else:
+            lines = export_lines(memory)
+        if options.out == "-":
+            _print_lines(lines)
+        else:
+            _write_file(options.out, lines, memory_path=options.file)
+    return 0
+
+
+def _print_lines(lines: Iterable[str]) -> None:
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    for line in lines:
+        # What the terminal cannot show is escaped, so that an export stays valid JSON.
+        print(line.encode(encoding, "backslashreplace").decode(encoding))
+
+
+def _write_file(out: str, lines: Iterable[str], *, memory_path: str) -> None:
+    """Write a whole file or none: a half-written export must not take the place of a good one."""
+    path = Path(out)
+    try:
+        if path.exists() and path.samefile(memory_path):
+            raise MemoryFileError(f"--out '{printable(out)}' is the memory itself: give another path.")
+        if path.exists() and not path.is_file():  # a pipe or a device: there is nothing to replace
+            with open(path, "w", encoding="utf-8") as file:
+                file.writelines(f"{line}\n" for line in lines)
+            return
+        write_atomically(path.resolve(), lambda file: file.writelines(f"{line}\n".encode() for line in lines))
+    except OSError as error:
+        raise MemoryFileError(
+            f"cannot write '{printable(out)}' ({error.strerror or error}): give another --out."
+        ) from None
+
+
+# --- import -------------------------------------------------------------------------------------------------
+
+
+def _import(options: argparse.Namespace) -> int:
+    lines = _read_lines(options.lines)  # all of it first: the memory is not locked while someone types
+    space = None if options.space is None else _read_space(options.space)
+    path = Path(options.file)
+    try:
+        if path.exists() and path.stat().st_size > 0:
+            memory = Memory.open_existing(path)
+        elif space is None:
+            raise MemoryFileError(
+                f"there is no memory at '{printable(path)}': a new one needs --space SPACE.json."
+            )
+        else:
+            maximise = not options.minimise
+            check_lines(lines, space=space, maximise=maximise)  # a bad line should leave no new file behind
+            memory = Memory.open(path, space=space, maximise=maximise)
+        with memory:
+            _check_same_problem(memory, space, minimise=options.minimise)
+            report = import_lines(memory, lines)
+    except LineError as error:
+        raise LineError(
+            f"{'the input' if options.lines == '-' else printable(options.lines)}, {error}"
+        ) from None
+    except OSError as error:
+        raise MemoryFileError(f"cannot look at '{printable(path)}' ({error.strerror or error}).") from None
+    _print_lines(
+        [
+            f"{report.num_trials} trials and {report.num_tasks} tasks are new, "
+            f"{report.num_skipped} trials were there already."
+        ]
+    )
+    return 0
+
+
+def _check_same_problem(memory: Memory, space: SearchSpace | None, *, minimise: bool) -> None:
+    """What the command says about the problem has to fit the memory; what it leaves out, fits."""
+    maximise = False if minimise else memory.maximise
+    differences = memory.differences(space=space or memory.space, maximise=maximise)
+    if differences:
+        raise MemoryMismatch(
+            f"'{printable(memory.path)}' remembers another problem than --space and --minimise say:\n"
+            + "\n".join(f"  {line}" for line in differences)
+        )
+
+
+def _read_lines(name: str) -> list[str]:
+    try:
+        data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+        # Split at the ends of lines alone: JSON may hold other characters that `str.splitlines` splits at.
+        return data.decode("utf-8-sig").split("\n")
+    except OSError as error:
+        raise MemoryFileError(f"cannot read '{printable(name)}' ({error.strerror or error}).") from None
+    except UnicodeDecodeError as error:
+        number = error.object[: error.start].count(b"\n") + 1
+        raise LineError(
+            f"{printable(name)}, line {number}: this is not UTF-8; nothing was imported."
+        ) from None
+
+
+def _read_space(name: str) -> SearchSpace:
+    try:
+        return SearchSpace.from_spec(strict_json(Path(name).read_text(encoding="utf-8-sig")))
+    except OSError as error:
+        raise MemoryFileError(f"cannot read '{printable(name)}' ({error.strerror or error}).") from None
+    except (ValueError, TypeError, RecursionError) as error:
+        raise MemoryFileError(
+            f"'{printable(name)}' is not a search space as `jlibo memory export --space` writes it: "
+            f"{printable(error, max_length=500)}"
+        ) from None
+
+
+# --- salvage ------------------------------------------------------------------------------------------------
+
+
+def _salvage(options: argparse.Namespace) -> int:
+    """Returns 1 if anything was lost."""
+    from jlibo.tune.memory.salvage import salvage
+
+    report = salvage(
+        options.file,
+        options.new,
+        space=None if options.space is None else _read_space(options.space),
+        maximise=not options.minimise,
+        verify=not options.unverified,
+    )
+    lines = [f"{report.num_tasks} tasks and {report.num_trials} trials are in '{printable(options.new)}'."]
+    if report.complete:
+        lines.append("nothing was lost.")
+    lines += [f"lost: {count} x {reason}" for reason, count in sorted(report.lost.items())]
+    lines += [f"note: {printable(note)}" for note in report.notes]
+    _print_lines(lines)
+    return 0 if report.complete else 1

@@ -1,0 +1,288 @@
+"""LiBO as an ordinary Optuna sampler, which learns from the studies before.
+
+    storage = "sqlite:///studies.db"
+    study = optuna.create_study(storage=storage, study_name="credit-g", sampler=LiBOSampler(storage=storage))
+    study.optimize(objective, n_trials=50)
+
+| Optuna                | here                                                                            |
+|-----------------------|---------------------------------------------------------------------------------|
+| a study               | a task; other studies with the same parameters are past tasks                   |
+| relative search space | the parameters that all complete trials have with the same distribution         |
+| independent sampling  | for the rest: conditional parameters, changing ranges, what a space cannot hold |
+
+Before the first trial of a study is finished Optuna does not know its parameters, but past tasks do: what the
+trial asks for is then answered from a configuration for the past tasks' space, as long as the names and
+distributions are the same. So a study is helped from its first trial on.
+"""
+
+import dataclasses
+import os
+import secrets
+import threading
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, final
+
+try:
+    import optuna
+except ImportError as error:
+    raise ImportError("jlibo.integrations.optuna needs Optuna: pip install 'jlibo[optuna]'") from error
+
+from optuna.distributions import BaseDistribution
+from optuna.samplers import BaseSampler
+from optuna.study import Study
+from optuna.trial import FrozenTrial, TrialState
+
+from jlibo.checks import check_count, fail
+from jlibo.integrations import model as models
+from jlibo.integrations.model import Learned, Model
+from jlibo.integrations.optuna import trials as trials_of
+from jlibo.integrations.optuna.past import MemoryPast, NoPast, StudiesPast
+from jlibo.integrations.optuna.space import Coded, coded_parameter, coded_space, decode, decode_value
+from jlibo.tune import modes
+from jlibo.tune.learning import has_changed, score_counts
+from jlibo.tune.memory.memory import Memory
+from jlibo.tune.process import check_process
+from jlibo.tune.space.space import SearchSpace
+
+DEFAULT_BUDGET = 50
+
+
+class LiBOSamplerWarning(UserWarning):
+    """Something is not learned from, or not sampled by the model; each reason is told once."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class _Offer:
+    """What a running trial was given, in coded names and values."""
+
+    space: SearchSpace
+    params: Coded
+    is_forced: bool
+
+
+@final
+class LiBOSampler(BaseSampler):
+    """Samples by a model that past tasks taught; of those, give at most one kind.
+
+    **Arguments:**
+
+    - `memory`: a jlibo memory file, or a `Memory`. Its tasks teach, and the study becomes one of them.
+    - `past_studies`: studies that teach, or their names in `storage`.
+    - `storage`: an Optuna storage, or its URL. Without `past_studies`, all studies in it teach, but the one
+      of the same name as the study at hand.
+    - `seed`: of all that is random; None: another one every time.
+    - `mode`: "adaptive" or "paper", see `jlibo.Tuner`.
+    - `budget`: about how many trials a study has. Forced exploration is a share of it.
+    - `independent_sampler`: for what the model does not know; by default random.
+    - `sizes`: of the feature dictionary, see `jlibo.tune.space_features`; by default as large as is quick.
+    - `warn_independent_sampling`: whether to say, once a study, that a parameter is sampled independently.
+    """
+
+    def __init__(
+        self,
+        memory: str | os.PathLike | Memory | None = None,
+        *,
+        past_studies: Sequence[Study | str] | None = None,
+        storage: Any = None,
+        seed: int | None = None,
+        mode: str = "adaptive",
+        budget: int = DEFAULT_BUDGET,
+        independent_sampler: BaseSampler | None = None,
+        sizes: Mapping[str, Any] | None = None,
+        warn_independent_sampling: bool = True,
+    ):
+        check_process("LiBOSampler")
+        if seed is not None:
+            check_count("seed", seed, at_least=0)
+        check_count("budget", budget)
+        modes.make_learner(mode)  # refuses another word
+        trials_of.check_sources(past_studies, storage)
+        if memory is not None and (past_studies is not None or storage is not None):
+            fail("memory", "given alone, without `past_studies` or `storage`", "both")
+        if memory is not None:
+            self._past = MemoryPast(memory)
+        elif past_studies is not None or storage is not None:
+            self._past = StudiesPast(past_studies, storage)
+        else:
+            self._past = NoPast()
+        self._seed = secrets.randbits(32) if seed is None else seed
+        self._mode = mode
+        self._budget = budget
+        self._sizes = sizes
+        self._independent = independent_sampler or optuna.samplers.RandomSampler(seed=seed)
+        self._warns = warn_independent_sampling
+        self._forget()
+
+    def _forget(self) -> None:
+        """Begin without anything that can be had again."""
+        self._lock = threading.RLock()
+        self._offers: dict[tuple[str, int], _Offer] = {}
+        self._first: set[tuple[str, int]] = set()
+        self._models: dict[SearchSpace, Model] = {}
+        self._learned: dict[SearchSpace, tuple[tuple[Any, ...], dict[int, int], Learned]] = {}
+        self._told: set[tuple[str, str]] = set()
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = ("_past", "_seed", "_mode", "_budget", "_sizes", "_independent", "_warns")
+        return {name: self.__dict__[name] for name in kept}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._forget()
+
+    def close(self) -> None:
+        """Close the memory, unless it was handed in open; it is opened again when needed."""
+        self._past.close()
+
+    def reseed_rng(self) -> None:
+        """Draw another seed, as Optuna asks of every sampler that works in parallel."""
+        with self._lock:
+            self._seed = secrets.randbits(32)
+            self._independent.reseed_rng()
+
+    # --- what Optuna asks -----------------------------------------------------------------------------------
+
+    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        """The parameters that all complete trials of the study have in common, as far as we can use them."""
+        sign = trials_of.sign_of(study)
+        with self._lock:
+            if trial.number == 0:
+                self._past.renew(study)
+            self._past.check_direction(maximise=sign > 0)
+            finished = _finished(study)
+            if not finished:
+                self._first.add((study.study_name, trial.number))
+        return trials_of.common_distributions(finished)
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        """Values for all parameters of the search space at once."""
+        trials_of.sign_of(study)
+        space = coded_space(search_space)
+        if space is None:
+            return {}
+        with self._lock:
+            offer = self._offer(study, trial, space)
+        return decode(search_space, offer.params)
+
+    def sample_independent(
+        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        """A value for one parameter: from past tasks if the study is new, else by the independent sampler."""
+        trials_of.sign_of(study)
+        with self._lock:
+            finished = _finished(study)
+            # By now others may have finished, but a trial that began before them goes on as it began.
+            is_first = (study.study_name, trial.number) in self._first or not finished
+            if is_first or not trials_of.common_distributions(finished):
+                planned = self._planned(study, trial, param_name, param_distribution)
+                if planned is not None:
+                    return planned[0]
+            if self._warns and not is_first and not param_distribution.single():
+                self._say(study, "independent", self._why_independent(param_name, param_distribution))
+        return self._independent.sample_independent(study, trial, param_name, param_distribution)
+
+    def before_trial(self, study: Study, trial: FrozenTrial) -> None:
+        """Nothing of ours; the independent sampler may have something to do."""
+        self._independent.before_trial(study, trial)
+
+    def after_trial(
+        self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None
+    ) -> None:
+        """Write the trial into the memory, if there is one."""
+        self._independent.after_trial(study, trial, state, values)
+        if len(study.directions) != 1:
+            return
+        with self._lock:
+            self._first.discard((study.study_name, trial.number))
+            offer = self._offers.pop((study.study_name, trial.number), None)
+            problem = self._past.add(
+                trials_of.whole_study(study),
+                trial,
+                state,
+                values,
+                is_forced=offer is not None and offer.is_forced,
+            )
+            if problem is not None:
+                self._say(study, "past", problem)
+
+    # --- how an answer comes about --------------------------------------------------------------------------
+
+    def _offer(self, study: Study, trial: FrozenTrial, space: SearchSpace) -> _Offer:
+        """Choose a configuration of `space` for a trial, and remember it as long as the trial runs."""
+        name = study.study_name
+        model, learned = self._knowledge(study, space)
+        offers = {
+            number: offer.params
+            for (owner, number), offer in self._offers.items()
+            if owner == name and number != trial.number
+        }
+        others = [one for one in study.get_trials(deepcopy=False) if one.number != trial.number]
+        own = trials_of.records(others, space, trials_of.sign_of(study), offers=offers)
+        params, is_forced = models.choose(
+            model, learned, own, budget=self._budget, number=trial.number, seed=self._seed
+        )
+        offer = _Offer(space, params, is_forced)
+        self._offers[name, trial.number] = offer
+        return offer
+
+    def _planned(
+        self, study: Study, trial: FrozenTrial, param_name: str, distribution: BaseDistribution
+    ) -> tuple[Any] | None:
+        """The value that past tasks give to a parameter before a study has its own space; None: no value."""
+        pair = coded_parameter(param_name, distribution)
+        if pair is None:
+            return None
+        coded_name, parameter = pair
+        offer = self._offers.get((study.study_name, trial.number))
+        if offer is None:
+            spaces = [space for space in self._past.spaces(study) if space.get(coded_name) == parameter]
+            if not spaces:
+                return None
+            # The space of most past tasks, the latest of several: `max` takes the first.
+            likely = max(reversed(spaces), key=spaces.count)
+            offer = self._offer(study, trial, likely)
+        if offer.space.get(coded_name) != parameter:
+            return None
+        return (decode_value(distribution, offer.params[coded_name]),)
+
+    def _knowledge(self, study: Study, space: SearchSpace) -> tuple[Model, Learned]:
+        """The model of a space and what past tasks teach about it; learned anew when they change."""
+        if space not in self._models:
+            self._models[space] = models.make_model(space, mode=self._mode, sizes=self._sizes)
+        model = self._models[space]
+        stamp = self._past.stamp(study)
+        held = self._learned.get(space)
+        if held is None or held[0] != stamp:
+            tasks, trials, problem = self._past.read(study, space)
+            if problem is not None:
+                self._say(study, "past", problem)
+            ids = {task.id for task in tasks}
+            counts = score_counts(trial for trial in trials if trial.task_id in ids)
+            is_same_study = held is not None and held[0][0] == stamp[0]
+            if held is None or not is_same_study or has_changed(held[1], counts):
+                held = stamp, counts, models.learn(model, tasks, trials)
+            self._learned[space] = (stamp, *held[1:])
+        return model, self._learned[space][2]
+
+    def _why_independent(self, name: str, distribution: BaseDistribution) -> str:
+        why = "not all trials of the study have it with the same distribution"
+        if coded_parameter(name, distribution) is None:
+            why = f"its distribution is more than the model can hold: {distribution}"
+        return (
+            f"the parameter {name!r} is sampled by {type(self._independent).__name__}, without the model: "
+            f"{why}. This is said once; other such parameters are treated alike."
+        )
+
+    def _say(self, study: Study, topic: str, words: str) -> None:
+        if (study.study_name, topic) not in self._told:
+            self._told.add((study.study_name, topic))
+            warnings.warn(f"study {study.study_name!r}: {words}", LiBOSamplerWarning, stacklevel=3)
+
+
+def _finished(study: Study) -> list[FrozenTrial]:
+    states = (TrialState.COMPLETE, TrialState.PRUNED)
+    return trials_of.whole_study(study).get_trials(deepcopy=False, states=states)

@@ -1,0 +1,157 @@
+"""Optuna's trials as the records that the model learns from, and past studies as past tasks.
+
+| a trial that is | counts as                                                                          |
+|-----------------|------------------------------------------------------------------------------------|
+| complete        | its value; failed if that is not finite                                            |
+| pruned          | the last value it reported, but no better than the median of the complete ones:    |
+|                 | the pruner found it wanting. Failed if it reported none, or one that is not finite |
+| failed          | failed: its neighbourhood is avoided, the model never sees it                      |
+| running         | pending, with what was offered to it where it has not asked for all values yet     |
+| waiting         | nothing                                                                            |
+
+Scores are turned so that higher is better: studies of either direction teach each other.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, final
+
+import numpy as np
+import optuna
+from optuna.distributions import BaseDistribution
+from optuna.search_space import intersection_search_space
+from optuna.study import Study, StudyDirection
+from optuna.trial import FrozenTrial, TrialState
+
+from jlibo.checks import fail
+from jlibo.integrations.optuna.space import Coded, coded_parameter, coded_space, encode
+from jlibo.tune.memory.records import TrialRecord
+from jlibo.tune.space.space import SearchSpace
+
+FINISHED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class PastTask:
+    """A task that may teach. `space` is of the parameters that all its trials have in common."""
+
+    name: str
+    space: SearchSpace
+    records: tuple[TrialRecord, ...]
+
+
+def sign_of(study: Study) -> float:
+    """What turns the study's values into scores, or an error if there is more than one objective."""
+    if len(study.directions) != 1:
+        raise ValueError(
+            f"LiBOSampler optimises one objective, but the study {study.study_name!r} has "
+            f"{len(study.directions)}. Give the study one direction, or another sampler."
+        )
+    return 1.0 if study.directions[0] == StudyDirection.MAXIMIZE else -1.0
+
+
+def whole_study(study: Study) -> Study:
+    """All of a study of which a pruner shows one part: Hyperband hands samplers one bracket at a time."""
+    return getattr(study, "_study", study)
+
+
+def common_distributions(trials: Iterable[FrozenTrial]) -> dict[str, BaseDistribution]:
+    """The parameters that all complete trials have with the same distribution, as far as we can use them.
+
+    Pruned trials decide only where none is complete, for they may have ended before they asked for all.
+    """
+    trials = list(trials)
+    has_complete = any(trial.state == TrialState.COMPLETE for trial in trials)
+    common = intersection_search_space(trials, include_pruned=not has_complete)
+    return {name: one for name, one in common.items() if coded_parameter(name, one) is not None}
+
+
+def records(
+    trials: Sequence[FrozenTrial],
+    space: SearchSpace,
+    sign: float,
+    *,
+    offers: Mapping[int, Coded] | None = None,
+    task_id: int = 0,
+) -> list[TrialRecord]:
+    """The trials that lie in `space`, by number. `offers`: what running trials, by number, were given."""
+    scores = trial_scores(trials, sign)
+    found = []
+    for trial in trials:
+        if trial.state == TrialState.WAITING:
+            continue
+        coded = encode(trial.distributions, trial.params)
+        if trial.state == TrialState.RUNNING and offers:
+            coded = {**offers.get(trial.number, {}), **coded}
+        params = fitting(space, coded)
+        if params is None:
+            continue
+        score = scores.get(trial.number)
+        state = "pending" if trial.state == TrialState.RUNNING else "failed" if score is None else "complete"
+        found.append(TrialRecord(0, task_id, trial.number, params, state, score, False, None, "", None))
+    return found
+
+
+def fitting(space: SearchSpace, coded: Coded) -> Coded | None:
+    """The part of a coded configuration that is in `space`; None if it has no place there."""
+    try:
+        return space.validate({name: coded[name] for name in space})
+    except (KeyError, ValueError):
+        return None
+
+
+def trial_scores(trials: Iterable[FrozenTrial], sign: float) -> dict[int, float]:
+    """The score of every trial that has one, by number."""
+    complete, pruned = {}, {}
+    for trial in trials:
+        if trial.state == TrialState.COMPLETE:
+            value, into = trial.value, complete
+        elif trial.state == TrialState.PRUNED and trial.last_step is not None:
+            value, into = trial.intermediate_values[trial.last_step], pruned
+        else:
+            continue
+        if value is not None and math.isfinite(value):
+            into[trial.number] = sign * value
+    most = float(np.median(list(complete.values()))) if complete else math.inf
+    return complete | {number: min(score, most) for number, score in pruned.items()}
+
+
+def past_task(study: Study, number: int) -> PastTask | None:
+    """A study as a past task; None if it teaches nothing: two objectives, or fewer than two scores."""
+    if len(study.directions) != 1:
+        return None
+    trials = study.get_trials(deepcopy=False, states=FINISHED)
+    space = coded_space(common_distributions(trials))
+    if space is None:
+        return None
+    own = records(trials, space, sign_of(study), task_id=number)
+    if sum(record.state == "complete" for record in own) < 2:
+        return None
+    return PastTask(study.study_name, space, tuple(own))
+
+
+def load_studies(past_studies: Sequence[Study | str] | None, storage: Any) -> list[Study]:
+    """The studies to learn from: those given, by name or as they are, or else all in the storage."""
+    if past_studies is None:
+        summaries = optuna.get_all_study_summaries(storage, include_best_trial=False)
+        past_studies = [summary.study_name for summary in summaries]
+    return [
+        optuna.load_study(study_name=study, storage=storage) if isinstance(study, str) else study
+        for study in past_studies
+    ]
+
+
+def check_sources(past_studies: Any, storage: Any) -> None:
+    """Check what the sampler was given to learn from."""
+    if past_studies is None:
+        return
+    expected = "a list of Optuna studies, or of their names together with `storage`"
+    if isinstance(past_studies, str | Study) or not isinstance(past_studies, Sequence):
+        fail("past_studies", expected, f"{past_studies!r} ({type(past_studies).__name__})")
+    for study in past_studies:
+        if not isinstance(study, str | Study):
+            fail("past_studies", expected, f"the entry {study!r} ({type(study).__name__})")
+        if isinstance(study, str) and storage is None:
+            fail("past_studies", expected, f"the name {study!r} without a `storage`")

@@ -1,0 +1,1 @@
+"""The loop over tasks and steps, offline meta-learning, and the metrics of both."""

@@ -1,0 +1,51 @@
+"""The derivative of the group lasso's solution, by the implicit function theorem."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jlibo.solver.proximal import Problem
+from jlibo.solver.scaled_problem import group_norms, scaled_problem
+from jlibo.solver.units import exponent_near, times_power_of_two
+
+
+def implicit_gradients(ids, design, targets, mask, lam, coef, cotangent):
+    """Cotangents of `design`, `targets` and `lam`, given that of the solution `coef`.
+
+    The optimality condition of the groups in use is held at zero. The cotangent enters linearly, so that it
+    too is brought to numbers of about one.
+    """
+    problem, units = scaled_problem(design, targets, mask, lam, ids)
+    coef = times_power_of_two(coef, -units.coef)
+    group_of = np.arange(coef.shape[1]) if ids is None else np.asarray(ids)
+    used = group_norms(coef, ids)[group_of] > 0
+    right = jnp.where(used, cotangent, 0)
+    size = exponent_near(right)
+
+    def objective(coef, design, targets, lam):
+        at = Problem(design, targets, lam, problem.num_rows, problem.groups)
+        loss = (at.residual(coef) ** 2).sum() / at.num_rows
+        return loss + lam * group_norms(coef, ids).sum()
+
+    def optimality(coef, *args):
+        return jnp.where(used, jax.grad(objective)(coef, *args), 0)
+
+    args = (problem.design, problem.targets, problem.lam)
+
+    def hessian_times(direction):
+        direction = jnp.where(used, direction, 0)
+        return jax.jvp(lambda at: optimality(at, *args), (coef,), (direction,))[1]
+
+    right = times_power_of_two(right, -size)
+    accuracy = float(jnp.finfo(coef.dtype).eps) ** 0.75
+    adjoint, _ = jax.scipy.sparse.linalg.cg(hessian_times, right, tol=accuracy, maxiter=10 * coef.size)
+    _, pull_back = jax.vjp(lambda *args: optimality(coef, *args), *args)
+    bars = pull_back(-adjoint)
+    design_bar, targets_bar, lam_bar = (
+        times_power_of_two(bar, units.coef + size - unit)
+        for bar, unit in zip(bars, (units.design, units.targets, units.lam), strict=True)
+    )
+    if mask is not None:
+        design_bar = jnp.where(mask[:, :, None], design_bar, 0)
+        targets_bar = jnp.where(mask, targets_bar, 0)
+    return design_bar, targets_bar, lam_bar

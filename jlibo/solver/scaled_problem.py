@@ -1,0 +1,47 @@
+"""The group-lasso problem in units in which its numbers are about one: rows left out, lam bounded, groups as
+sums."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from jlibo.solver.proximal import AbstractGroups, Members, Problem, Singletons
+from jlibo.solver.units import Units, exponent_near, near_one, times_power_of_two
+
+
+def _groups(ids: tuple[int, ...] | None) -> AbstractGroups:
+    if ids is None or len(set(ids)) == len(ids):
+        return Singletons()
+    return Members(ids)
+
+
+def group_norms(coef: Float[Array, "tasks features"], ids: tuple[int, ...] | None) -> Float[Array, " groups"]:
+    """The norm of each group over all tasks, whatever the size of the coefficients."""
+    coef, unit = near_one(coef)
+    squares = (coef**2).sum(0)
+    if ids is not None:
+        squares = jax.ops.segment_sum(squares, np.asarray(ids), num_segments=max(ids) + 1)
+    used = squares != 0  # NaN counts as used, and so stays NaN
+    return unit * jnp.where(used, jnp.sqrt(jnp.where(used, squares, 1)), 0)
+
+
+def scaled_problem(design, targets, mask, lam, ids) -> tuple[Problem, Units]:
+    """The problem without the rows that the mask leaves out, in units in which its numbers are about one."""
+    num_rows = jnp.asarray(targets.size, design.dtype)
+    if mask is not None:
+        design = jnp.where(mask[:, :, None], design, 0)
+        targets = jnp.where(mask, targets, 0)
+        num_rows = jnp.maximum(mask.sum(), 1).astype(design.dtype)
+    units = Units(exponent_near(design), exponent_near(targets))
+    design = times_power_of_two(design, -units.design)
+    targets = times_power_of_two(targets, -units.targets)
+    # Far above any `lambda_max` of such numbers: all larger ones, and infinity, have the same solution.
+    lam = jnp.minimum(times_power_of_two(lam, -units.lam), jnp.sqrt(jnp.finfo(design.dtype).max))
+    return Problem(design, targets, lam, num_rows, _groups(ids)), units
+
+
+def rounded_up(value: Float[Array, ""], exponent: Array) -> Float[Array, ""]:
+    """`value * 2**exponent`, but the smallest normal number where a positive one underflows."""
+    result = times_power_of_two(value, exponent)
+    return jnp.where(value > 0, jnp.maximum(result, jnp.finfo(value.dtype).tiny), result)

@@ -1,0 +1,223 @@
+"""A memory as JSON lines, one trial a line: to look at, to move between versions, to bring in old results.
+
+    {"task": "iris", "number": 0, "params": {"alpha": 0.5}, "score": 0.9, "state": "complete", ...}
+
+`task`, `number`, `params`, `score` (null unless complete) and `state` have to be there. The rest may be left
+out, as in lines written by hand: `explored` (false), `source` ("added"), `seed` and `budget` of the task, and
+the times `created` and `finished`, ISO 8601 (now). `maximise`, if there, must agree with the memory: a score
+says nothing without its direction. Tasks without a trial are not exported.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, NoReturn, final
+
+from jlibo.printable import printable
+from jlibo.tune.memory import rows as rows
+from jlibo.tune.memory.memory import Memory, MemoryFileError, TaskRecord, TrialRecord
+from jlibo.tune.memory.records import Params, finite_score, strict_json, task_name, utc_now, utc_text, whole
+from jlibo.tune.space.space import SearchSpace
+
+REQUIRED = ("task", "number", "params", "score", "state")
+OPTIONAL = ("explored", "source", "seed", "budget", "created", "finished", "maximise")
+
+
+class LineError(MemoryFileError):
+    """A line that cannot be imported; the message begins with its number. Nothing was imported."""
+
+
+@final
+@dataclass(frozen=True)
+class ImportReport:
+    """How many trials and tasks an import added, and how many of its trials were there already."""
+
+    num_trials: int
+    num_tasks: int
+    num_skipped: int
+
+
+@final
+@dataclass(frozen=True)
+class CheckedLine:
+    """A line that fits the search space; the ids in its records are not given yet."""
+
+    number: int
+    task: TaskRecord
+    trial: TrialRecord
+
+
+def export_lines(memory: Memory) -> Iterator[str]:
+    """The memory's trials as JSON, one a line (without the line's end), by task and number."""
+    tasks, trials = memory.snapshot()
+    by_id = {task.id: task for task in tasks}
+    for trial in trials:
+        task = by_id[trial.task_id]
+        content = {
+            "task": task.name,
+            "number": trial.number,
+            "params": trial.params,
+            "score": trial.score,
+            "state": trial.state,
+            "explored": trial.explored,
+            "source": task.source,
+            "seed": task.seed,
+            "budget": task.budget,
+            "created": trial.created,
+            "finished": trial.finished,
+            "maximise": memory.maximise,
+        }
+        yield json.dumps(content, allow_nan=False)
+
+
+def import_lines(memory: Memory, lines: Iterable[str]) -> ImportReport:
+    """Bring exported lines into a memory: all of them, or none and a `LineError`.
+
+    A trial that is there already with the same content is skipped; one with the same task and number but
+    another content is an error. Pending trials come without an owner, so that anyone may claim them.
+    """
+    return _write(memory, check_lines(lines, space=memory.space, maximise=memory.maximise))
+
+
+def check_lines(lines: Iterable[str], *, space: SearchSpace, maximise: bool) -> list[CheckedLine]:
+    """Read lines without writing anything. Blank ones are passed over, a repeated trial is there once."""
+    found: dict[tuple[str, int], CheckedLine] = {}
+    for number, text in enumerate(lines, start=1):
+        if not text.strip():
+            continue
+        try:
+            line = CheckedLine(number, *_records(_json_object(text), space, maximise))
+        except RecursionError:
+            _reject(number, "the JSON is nested too deeply")
+        except ValueError as error:
+            _reject(number, printable(error, max_length=500))
+        first = found.setdefault((line.task.name, line.trial.number), line)
+        if _content(first.trial) != _content(line.trial):
+            _reject(number, f"{_title(line)} was another one in line {first.number}")
+    return list(found.values())
+
+
+def _write(memory: Memory, lines: Iterable[CheckedLine]) -> ImportReport:
+    """Write lines that were checked for this memory's space, in one transaction."""
+    num_trials = num_skipped = 0
+    known: dict[str, tuple[int, dict[int, TrialRecord]]] = {}
+    new_tasks, changed = set(), set()
+    with memory.writing() as database:
+        for line in lines:
+            name, number = line.task.name, line.trial.number
+            if name not in known:
+                task = rows.find_task(database, name)
+                if task is None:
+                    new_tasks.add(name)
+                task_id = rows.insert_task(database, line.task) if task is None else task.id
+                old = rows.read_trials(database, "task_id = ?", task_id)
+                known[name] = task_id, {trial.number: trial for trial in old}
+            task_id, there = known[name]
+            if number not in there:
+                rows.insert_trial(database, replace(line.trial, task_id=task_id))
+                num_trials += 1
+                if line.trial.state != "pending":
+                    changed.add(task_id)
+            elif _content(there[number]) == _content(line.trial):
+                num_skipped += 1
+            else:
+                _reject(line.number, f"the memory has another {_title(line)}")
+        for task_id in sorted(changed):
+            rows.note_change(database, task_id)
+    return ImportReport(num_trials, len(new_tasks), num_skipped)
+
+
+def _content(trial: TrialRecord) -> tuple:
+    # As text, in which true is not 1. Times are left out: the same result may have been written down twice.
+    return rows.params_text(trial.params), trial.state, trial.score, trial.explored
+
+
+def _title(line: CheckedLine) -> str:
+    return f"trial {line.trial.number} of task {line.task.name!r}"
+
+
+def _reject(number: int, problem: str) -> NoReturn:
+    raise LineError(f"line {number}: {problem.rstrip('.')}; nothing was imported.")
+
+
+def _json_object(text: str) -> Params:
+    content = strict_json(text)
+    if not isinstance(content, dict):
+        raise ValueError(f"a JSON object should stand here, but got {_short(content)}")
+    return content
+
+
+def _records(content: Params, space: SearchSpace, maximise: bool) -> tuple[TaskRecord, TrialRecord]:
+    """The task and the trial of one line, or a `ValueError` about the first thing that is wrong."""
+    for key in REQUIRED:
+        if key not in content:
+            raise ValueError(f"the key {key!r} is missing")
+    for key in content:
+        if key not in REQUIRED + OPTIONAL:
+            raise ValueError(f"the key {key!r} is not known; known are {', '.join(REQUIRED + OPTIONAL)}")
+    _check_one_of(content, "maximise", (True, False), maximise)
+    if content.get("maximise", maximise) != maximise:
+        words = ("maximised", "minimised") if content["maximise"] else ("minimised", "maximised")
+        raise ValueError(f"this score is to be {words[0]}, but those of the memory are to be {words[1]}")
+    state = _check_one_of(content, "state", ("pending", "complete", "failed"), None)
+    created = _time(content, "created") or utc_now()
+    finished = None if state == "pending" else _time(content, "finished") or created
+    budget = content.get("budget")
+    task = TaskRecord(
+        id=0,
+        name=task_name(content["task"]),
+        budget=None if budget is None else whole("budget", budget, at_least=1),
+        source=_check_one_of(content, "source", ("tuner", "added"), "added"),
+        seed=whole("seed", content.get("seed", 0), at_least=0),
+        created=created,
+    )
+    trial = TrialRecord(
+        id=0,
+        task_id=0,
+        number=whole("number", content["number"], at_least=0),
+        params=space.validate(content["params"]),
+        state=state,
+        score=_score(content["score"], state),
+        explored=_check_one_of(content, "explored", (True, False), False),
+        owner=None,
+        created=created,
+        finished=finished,
+    )
+    return task, trial
+
+
+def _check_one_of(content: Params, key: str, choices: tuple, default: Any) -> Any:
+    value = content.get(key, default)
+    if not any(value is choice or (isinstance(value, str) and value == choice) for choice in choices):
+        wanted = " or ".join(json.dumps(choice) for choice in choices)
+        raise ValueError(f"{key!r} should be {wanted}, but got {_short(value)}")
+    return value
+
+
+def _score(value: Any, state: str) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float | None):
+        raise ValueError(f"'score' should be a number or null, but got {_short(value)}")
+    score = finite_score(value)  # an overflow such as 1e999 is infinite, and no score
+    if (score is None) == (state == "complete"):
+        wanted = "a finite number" if state == "complete" else "null"
+        raise ValueError(f"'score' of a {state} trial should be {wanted}, but got {_short(value)}")
+    return score
+
+
+def _time(content: Params, key: str) -> str | None:
+    value = content.get(key)
+    if value is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(value)
+        # A time without a zone is taken as UTC, as all times here.
+        return utc_text(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
+    except (TypeError, ValueError, OverflowError):
+        message = f"{key!r} should be a time in ISO 8601 such as {utc_now()}, but got {_short(value)}"
+        raise ValueError(message) from None
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 80 else text[:77] + "..."

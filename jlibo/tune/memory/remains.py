@@ -1,0 +1,307 @@
+"""Reading a damaged memory: every row that SQLite can still reach, and a count of those it cannot.
+
+Tables are read along the row ids, without indexes, around the pages that cannot be read. Page 1 of a file
+holds its header and its schema, which are the same in all memories of one format. So a damaged or foreign
+page 1 is replaced by that of a fresh memory. All this happens on a copy of the file.
+"""
+
+import contextlib
+import itertools
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+from jlibo.tune.memory import rows as rows
+from jlibo.tune.memory import schema as schema
+from jlibo.tune.memory.errors import LONGEST_TEXT, SQLITE_ERRORS, MemoryFileError
+from jlibo.tune.memory.file import connect
+from jlibo.tune.memory.records import (
+    TASK_CONTENT,
+    TRIAL_CONTENT,
+    DamagedRow,
+    Params,
+    TaskRecord,
+    TrialRecord,
+    row_checksum,
+)
+from jlibo.tune.space.space import SearchSpace
+
+_PAGE_SIZES = tuple(2**power for power in range(9, 17))
+_LEAF = 0x0D  # the first byte of a page with rows of a table
+
+
+@final
+@dataclass
+class Remains:
+    """What one attempt to read the file gave."""
+
+    space: SearchSpace | None
+    maximise: bool
+    tasks: dict[int, TaskRecord]
+    trials: list[TrialRecord]
+    lost: Counter[str]
+    notes: list[str]
+    worth: tuple[bool, int, bool]  # to compare attempts: checksums match, number of rows, the space is there
+
+
+def read_remains(copy: Path, space: SearchSpace | None, maximise: bool | None, *, verify: bool) -> Remains:
+    """What can be read of a file as it is, or with a fresh page 1 if its schema is not that of a memory."""
+    version = _version(copy)
+    if version is not None:
+        return _read_tables(copy, version, space, maximise, verify=verify)
+    for end in ("-journal", "-wal"):  # they belong to the old page 1
+        Path(f"{copy}{end}").unlink(missing_ok=True)
+    with open(copy, "rb") as file:
+        head = file.read(max(_PAGE_SIZES))
+    best = None
+    for size, version in itertools.product(
+        _page_sizes(head, copy.stat().st_size), sorted(schema.TABLES, reverse=True)
+    ):
+        with open(copy, "r+b") as file:
+            file.write(head)
+            file.seek(0)
+            file.write(_first_page(copy.with_name("page.db"), size, version, copy.stat().st_size // size))
+        with contextlib.suppress(*SQLITE_ERRORS):
+            found = _read_tables(copy, version, space, maximise, verify=verify)
+            if best is None or found.worth > best.worth:
+                best = found
+            if best.worth[0]:  # checksums match: this is the right page size and format
+                break
+    if best is None or not (best.tasks or best.trials):
+        raise MemoryFileError("nothing in the file can be read as a memory; it is unchanged.")
+    best.notes.append("the header or the schema was not that of a memory, and was replaced")
+    return best
+
+
+def _version(copy: Path) -> int | None:
+    """The format of a file whose header and schema are those of a memory."""
+    try:
+        with contextlib.closing(connect(str(copy))) as database:
+            (version,) = database.execute("PRAGMA user_version").fetchone()
+            is_known = version in schema.TABLES and schema.problem_of(database, version) is None
+            return version if is_known else None
+    except SQLITE_ERRORS:
+        return None
+
+
+def _page_sizes(head: bytes, file_size: int) -> list[int]:
+    """The sizes that pages may have, at least two a file: what the header says, the usual one, the others."""
+    said = int.from_bytes(head[16:18], "big")
+    sizes = dict.fromkeys([65536 if said == 1 else said, 4096, *_PAGE_SIZES])
+    return [size for size in sizes if size in _PAGE_SIZES and file_size >= 2 * size]
+
+
+def _first_page(scratch: Path, size: int, version: int, num_pages: int) -> bytes:
+    """Page 1 of a new memory: tables are made in a fixed order, so their root pages are always the same."""
+    scratch.unlink(missing_ok=True)
+    with contextlib.closing(connect(str(scratch), mode="rwc")) as database:
+        database.execute(f"PRAGMA page_size = {size}")
+        database.execute("BEGIN")
+        schema.create(database, {}, version)
+        database.execute(f"PRAGMA user_version = {version}")
+        database.execute("COMMIT")
+    page = bytearray(scratch.read_bytes()[:size])
+    page[28:32] = num_pages.to_bytes(4, "big")
+    page[32:40] = bytes(8)  # no list of free pages: nothing is written to the copy
+    return bytes(page)
+
+
+def _read_tables(
+    copy: Path, version: int, space: SearchSpace | None, maximise: bool | None, *, verify: bool
+) -> Remains:
+    lost: Counter[str] = Counter()
+    notes: list[str] = []
+    with _reading(copy) as database:
+        own = _read_problem(database, version, verify=verify)
+        if own is not None:
+            space, maximise = own
+        elif space is not None:
+            notes.append("the search space cannot be read, so the one that was given is used")
+    task_rows = _rows(copy, "tasks", TASK_CONTENT, version, lost, notes)
+    trial_rows = _rows(copy, "trials", TRIAL_CONTENT, version, lost, notes)
+
+    def params_fn(text: str) -> Params:
+        params = rows.plain_params(text)
+        return params if space is None else space.validate(params)
+
+    tasks: dict[int, TaskRecord] = {}
+    for row in task_rows:
+        try:
+            tasks[row[0]] = rows.checked_task(*row, verify=verify)
+        except DamagedRow as error:
+            lost[f"task: {_reason(error)}"] += 1
+    trials: list[TrialRecord] = []
+    for row in trial_rows:
+        try:
+            trials.append(rows.checked_trial(params_fn, *row, verify=verify))
+        except DamagedRow as error:
+            lost[f"trial: {_reason(error)}"] += 1
+    num_matching = sum(row[-1] == row_checksum(row[1:-1]) for row in (*task_rows, *trial_rows))
+    worth = (version > 1 and num_matching > 0, len(tasks) + len(trials), own is not None)
+    return Remains(space, maximise is not False, tasks, trials, lost, notes, worth)
+
+
+def _reason(error: DamagedRow) -> str:
+    return str(error).partition(": ")[2]
+
+
+def _read_problem(
+    database: rows.MemoryConnection, version: int, *, verify: bool
+) -> tuple[SearchSpace, bool] | None:
+    try:
+        if verify and version > 1:
+            return rows.read_problem(rows.read_meta(database))
+        pairs = database.execute("SELECT key, value FROM meta NOT INDEXED LIMIT 100").fetchall()
+        return rows.read_problem(dict(pairs))
+    except (DamagedRow, *SQLITE_ERRORS):
+        return None
+
+
+@contextlib.contextmanager
+def _reading(copy: Path) -> Iterator[rows.MemoryConnection]:
+    with contextlib.closing(connect(str(copy))) as database:
+        database.execute("PRAGMA query_only = ON")
+        # A text that is not UTF-8 spoils its row alone, which is then not what its checksum says.
+        database.text_factory = lambda data: data.decode("utf-8", "surrogateescape")
+        yield database
+
+
+def _rows(
+    copy: Path, table: str, content: tuple[str, ...], version: int, lost: Counter[str], notes: list[str]
+) -> list[tuple[Any, ...]]:
+    """The rows of a table that can be read: id, content and checksum."""
+    there = [column for column in content if version > 1 or column != "claims"]
+    columns = f"id, {', '.join(there)}{', checksum' if version > 1 else ''}"
+    with _reading(copy) as database:
+        found, is_damaged = _scan(database, table, columns, copy.stat().st_size)
+        listed = None
+        with contextlib.suppress(*SQLITE_ERRORS):
+            question = f"SELECT id FROM {table} INDEXED BY sqlite_autoindex_{table}_1"
+            listed = {row[0] for row in itertools.islice(database.execute(question), copy.stat().st_size)}
+    if is_damaged or (listed is not None and listed - set(found)):
+        for row in _rows_of_lost_pages(copy, table, columns):
+            # Pages that are no longer in use may hold rows that were deleted; the index tells.
+            is_missing = row[0] not in found and (listed is None or row[0] in listed)
+            if is_missing and _is_of(table, _completed(table, row, version)):
+                found[row[0]] = row
+        missing = 0 if listed is None else len(listed - set(found))
+        if missing:
+            lost[f"{table[:-1]}: its page cannot be read"] += missing
+        if listed is None:
+            notes.append(f"a page of the {table} cannot be read, so there may have been more of them")
+    return [_completed(table, row, version) for row in found.values()]
+
+
+def _completed(table: str, row: tuple[Any, ...], version: int) -> tuple[Any, ...]:
+    """A row with all that format 2 has: format 1 has neither claims nor checksums."""
+    if version > 1:
+        return row
+    content = (*row[1:], 0) if table == "trials" else row[1:]
+    return row[0], *content, row_checksum(content)
+
+
+def _is_of(table: str, row: tuple[Any, ...]) -> bool:
+    """Whether a row makes sense in this table, and its checksum matches."""
+    try:
+        if table == "tasks":
+            rows.checked_task(*row)
+        else:
+            rows.checked_trial(rows.plain_params, *row)
+    except DamagedRow:
+        return False
+    return True
+
+
+def _rows_of_lost_pages(copy: Path, table: str, columns: str) -> Iterator[tuple[Any, ...]]:
+    """The rows of all pages that look like a leaf of a table, whether anything still leads there or not.
+
+    Each is put in the place of the table's root, so that SQLite reads it as the whole table. Rows of other
+    tables come too; `_is_of` tells them apart.
+    """
+    with _reading(copy) as database:
+        (size,) = database.execute("PRAGMA page_size").fetchone()
+        (root,) = database.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (table,)).fetchone()
+    num_pages = copy.stat().st_size // size
+    if not 1 < root <= num_pages:
+        return
+    with open(copy, "r+b", buffering=0) as file:
+        file.seek((root - 1) * size)
+        original = file.read(size)
+        try:
+            for number in range(1, num_pages):
+                file.seek(number * size)
+                page = file.read(size)
+                if page[0] != _LEAF:
+                    continue
+                file.seek((root - 1) * size)
+                file.write(page if number != root - 1 else original)
+                with contextlib.suppress(*SQLITE_ERRORS), _reading(copy) as database:
+                    yield from _scan(database, table, columns, size)[0].values()
+        finally:
+            file.seek((root - 1) * size)
+            file.write(original)
+
+
+def _scan(
+    database: sqlite3.Connection, table: str, columns: str, size: int
+) -> tuple[dict[int, tuple[Any, ...]], bool]:
+    """All rows that can be read, by id, and whether some page could not be read.
+
+    A range of ids is read upwards and downwards, each until an error, and what is left in the middle is cut
+    in two. So all rows but those on damaged pages are found.
+    """
+    found: dict[int, tuple[Any, ...]] = {}
+    whole = (-(2**63), 2**63 - 1)
+    ranges: list[tuple[int, int]] = [whole]
+    steps_left, bytes_left, problem = 1000 + size // 8, 8 * size + LONGEST_TEXT, False
+    question = f"SELECT {columns} FROM {table} NOT INDEXED WHERE id BETWEEN ? AND ? ORDER BY id "
+
+    def read(low: int, high: int, order: str) -> tuple[int | None, bool]:
+        """Read until an error: the last id, if any, and whether the end of the range was reached."""
+        nonlocal bytes_left
+        last = None
+        try:
+            for row in database.execute(question + order, (low, high)):
+                bytes_left -= sum(len(value) for value in row if isinstance(value, str | bytes))
+                # In a damaged or hostile tree a page may come again and again.
+                is_next = last is None or (row[0] > last if order == "ASC" else row[0] < last)
+                if not is_next or bytes_left < 0:
+                    return last, False
+                last = row[0]
+                found[last] = row
+        except SQLITE_ERRORS:
+            return last, False
+        return last, True
+
+    while ranges and steps_left > 0 and bytes_left >= 0:
+        steps_left -= 1
+        low, high = ranges.pop()
+        upwards, done = read(low, high, "ASC")
+        if done:
+            continue
+        problem = True
+        downwards, done = read(low, high, "DESC")
+        if done:
+            continue
+        first = low if upwards is None else upwards + 1
+        last = high if downwards is None else downwards - 1
+        if (low, high) == whole:
+            first, last = max(first, 1), min(last, _largest_id(database, table, size))
+        if first < last:
+            middle = (first + last) // 2
+            ranges += [(middle + 1, last), (first, middle)]
+        elif first == last and low < high:
+            ranges.append((first, last))
+    return found, problem
+
+
+def _largest_id(database: sqlite3.Connection, table: str, size: int) -> int:
+    """The largest id that a table can have had: what SQLite noted, or as many as fit into the file."""
+    with contextlib.suppress(*SQLITE_ERRORS):
+        found = database.execute("SELECT seq FROM sqlite_sequence WHERE name = ?", (table,)).fetchone()
+        if found is not None and type(found[0]) is int and 0 < found[0] < 2**40:
+            return found[0]
+    return size // 16

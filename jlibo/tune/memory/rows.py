@@ -1,0 +1,304 @@
+"""The statements that read and write the rows of a memory, each inside of its caller's transaction."""
+
+import json
+import math
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, final
+
+from jlibo.printable import printable
+from jlibo.tune.memory.records import (
+    LARGEST,
+    META_CONTENT,
+    TASK_CONTENT,
+    TRIAL_CONTENT,
+    DamagedRow,
+    Params,
+    TaskRecord,
+    TrialRecord,
+    TrialStateError,
+    is_time,
+    meta_checksum,
+    row_checksum,
+    strict_json,
+    task_name,
+    whole,
+)
+from jlibo.tune.space.space import SearchSpace
+
+LARGEST_REVISION = 2**62  # leaves room to count on from whatever a file holds
+
+TASK = f"id, {', '.join(TASK_CONTENT)}, checksum"
+TRIAL = f"id, {', '.join(TRIAL_CONTENT)}, checksum"
+
+# A revision grows with every change to finished trials. Each task notes it at its last change and `meta` at
+# the last deletion, so the largest note but that of one task tells whether anything changed in the others.
+_REVISION = """
+    SELECT MAX(CAST(value AS INTEGER), COALESCE((SELECT MAX(changed) FROM tasks WHERE id IS NOT ?), 0))
+    FROM meta WHERE key = 'deleted'
+"""
+
+
+def plain_params(text: str) -> Params:
+    """Parameters as a row holds them, whatever the space."""
+    params = strict_json(text)
+    if not isinstance(params, dict):
+        raise ValueError("its parameters are not a JSON object")
+    return params
+
+
+@final
+class MemoryConnection(sqlite3.Connection):
+    """A connection to a memory; `params_fn` reads the parameters of its trials and checks them."""
+
+    params_fn: Callable[[str], Params] = staticmethod(plain_params)
+
+
+def params_text(params: Params) -> str:
+    """Parameters as JSON: sorted, so that equal ones are equal texts, and never NaN."""
+    return json.dumps(params, allow_nan=False, sort_keys=True)
+
+
+def read_meta(database: sqlite3.Connection) -> dict[str, str]:
+    meta = dict(database.execute("SELECT key, value FROM meta LIMIT 100").fetchall())
+    missing = [key for key in (*META_CONTENT, "deleted", "checksum") if key not in meta]
+    if missing:
+        raise DamagedRow(f"the entry '{missing[0]}' of its problem is missing")
+    if meta["checksum"] != str(meta_checksum(meta)):
+        raise DamagedRow("the checksum of its problem does not match")
+    return meta
+
+
+def read_problem(meta: Mapping[str, str]) -> tuple[SearchSpace, bool]:
+    """The search space of a memory and whether it maximises, or a `DamagedRow`."""
+    try:
+        return SearchSpace.from_spec(strict_json(meta["space"])), {"0": False, "1": True}[meta["maximise"]]
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        words = printable(error, max_length=300)
+        raise DamagedRow(f"its problem cannot be read, or not by this version of jlibo: {words}") from error
+
+
+def revision(database: sqlite3.Connection, excluding: int | None = None) -> int:
+    found = database.execute(_REVISION, (excluding,)).fetchone()
+    if found is None or not 0 <= found[0] <= LARGEST_REVISION:
+        raise DamagedRow("the counter of changes is missing or out of range")
+    return found[0]
+
+
+def note_change(database: sqlite3.Connection, task_id: int) -> None:
+    """Say that finished trials of the task are not what they were."""
+    after = revision(database) + 1
+    database.execute("UPDATE tasks SET changed = ? WHERE id = ?", (after, task_id))
+
+
+def read_tasks(database: sqlite3.Connection) -> list[TaskRecord]:
+    return [checked_task(*row) for row in database.execute(f"SELECT {TASK} FROM tasks ORDER BY id")]
+
+
+def find_task(database: sqlite3.Connection, name: str) -> TaskRecord | None:
+    row = database.execute(f"SELECT {TASK} FROM tasks WHERE name = ?", (name,)).fetchone()
+    return None if row is None else checked_task(*row)
+
+
+def insert_task(database: sqlite3.Connection, task: TaskRecord) -> int:
+    """Write a new task; its id is given by the database, and returned."""
+    content = (task.name, task.budget, task.source, task.seed, task.created)
+    return _insert(database, "tasks", TASK_CONTENT, content)
+
+
+def delete_task(database: sqlite3.Connection, task_id: int) -> None:
+    after = revision(database) + 1
+    database.execute("DELETE FROM tasks WHERE id = ?", (task_id,))  # its trials go with it
+    database.execute("UPDATE meta SET value = ? WHERE key = 'deleted'", (str(after),))
+
+
+def count_trials(database: sqlite3.Connection, task_id: int) -> tuple[int, int]:
+    """How many trials a task has, and the number of its next one; these differ if an import left gaps."""
+    if database.execute("SELECT 1 FROM tasks WHERE id = ?", (task_id,)).fetchone() is None:
+        raise TrialStateError(f"there is no task with the id {task_id!r} in the memory; was it deleted?")
+    question = "SELECT COUNT(*), COALESCE(MAX(number), -1) FROM trials WHERE task_id = ?"
+    count, last = database.execute(question, (task_id,)).fetchone()
+    if last >= LARGEST:
+        raise TrialStateError(
+            f"task {task_id!r} has a trial with the largest number there is, so none can follow."
+        )
+    return count, last + 1
+
+
+def read_trials(database: MemoryConnection, where: str = "TRUE", *values: Any) -> list[TrialRecord]:
+    """The trials of which `where`, a condition in SQL, is true; by task and number."""
+    question = f"SELECT {TRIAL} FROM trials WHERE {where} ORDER BY task_id, number"
+    return [checked_trial(database.params_fn, *row) for row in database.execute(question, values)]
+
+
+def read_trial(database: MemoryConnection, trial_id: int) -> TrialRecord:
+    for trial in read_trials(database, "id = ?", trial_id):
+        return trial
+    raise TrialStateError(f"there is no trial with the id {trial_id!r} in the memory; was its task deleted?")
+
+
+def insert_trial(database: sqlite3.Connection, trial: TrialRecord) -> int:
+    """Write a new trial; its id is given by the database, and returned. To have an owner is a first claim."""
+    score = None if trial.score is None else trial.score + 0.0  # SQLite keeps -0.0 as 0.0
+    content = (
+        *(trial.task_id, trial.number, params_text(trial.params), trial.state, score),
+        *(int(trial.explored), trial.owner, trial.created if trial.owner else None, trial.created),
+        *(trial.finished, int(trial.owner is not None)),
+    )
+    return _insert(database, "trials", TRIAL_CONTENT, content)
+
+
+def finish_trial(
+    database: sqlite3.Connection, trial: TrialRecord, score: float | None, finished: str
+) -> None:
+    """Make a pending trial complete, or failed if there is no score."""
+    state = "failed" if score is None else "complete"
+    _update_trial(database, trial.id, state=state, score=score, finished=finished, owner=None, claimed=None)
+    note_change(database, trial.task_id)
+
+
+def claimable(
+    database: sqlite3.Connection, task_id: int, owner: str, among: Sequence[int] | None = None
+) -> list[tuple[int, str | None, str]]:
+    """The pending trials that are not `owner`'s: id, who has it (if anyone), and since when.
+
+    `among`: the ids of all pending trials, if they are known; otherwise all trials of the task are looked at.
+    """
+    question = (
+        "SELECT number, id, owner, COALESCE(claimed, created) FROM trials "
+        "WHERE {} AND state = 'pending' AND owner IS NOT ?"
+    )
+    if among is None:
+        found = database.execute(question.format("task_id = ?"), (task_id, owner)).fetchall()
+    else:
+        found = [
+            row
+            for ids in portions(among)
+            for row in database.execute(question.format(is_one_of(ids)), (*ids, owner))
+        ]
+    for _, trial_id, _, since in found:
+        if not is_time(since):
+            raise DamagedRow(f"trial {trial_id}: the time at which it was claimed cannot be read")
+    return [row[1:] for row in sorted(found, key=lambda row: row[0])]
+
+
+def portions(ids: Sequence[int]) -> Iterator[Sequence[int]]:
+    """The ids in pieces that one statement can take; SQLite's limit is 999 in old versions."""
+    return (ids[start : start + 500] for start in range(0, len(ids), 500))
+
+
+def is_one_of(ids: Sequence[int]) -> str:
+    """The condition in SQL that the id is one of these, which are the values to bind."""
+    return f"id IN ({', '.join('?' * len(ids))})"
+
+
+def change_owner(database: MemoryConnection, trial_id: int, *, old: str | None, new: str, since: str) -> bool:
+    """Give a pending trial of `old` to `new`; False if by now it is not pending or not of `old`.
+
+    It counts as one more claim.
+    """
+    for trial in read_trials(database, "id = ? AND state = 'pending' AND owner IS ?", trial_id, old):
+        _update_trial(database, trial_id, owner=new, claimed=since, claims=trial.claims + 1)
+        return True
+    return False
+
+
+def release(database: MemoryConnection, owner: str) -> int:
+    """Take all trials from `owner`. A claim that was given back does not count."""
+    held = read_trials(database, "owner = ?", owner)
+    for trial in held:
+        _update_trial(database, trial.id, owner=None, claimed=None, claims=max(trial.claims - 1, 0))
+    return len(held)
+
+
+def checked_task(
+    id: Any,
+    name: Any,
+    budget: Any,
+    source: Any,
+    seed: Any,
+    created: Any,
+    checksum: Any,
+    *,
+    verify: bool = True,
+) -> TaskRecord:
+    """The record of a row of `tasks`, or a `DamagedRow`; `verify=False` does not look at its checksum."""
+    try:
+        if verify and checksum != row_checksum((name, budget, source, seed, created)):
+            raise ValueError("its checksum does not match")
+        if budget is not None:
+            whole("budget", budget, at_least=1)
+        whole("seed", seed, at_least=0)
+        if source not in ("tuner", "added"):
+            raise ValueError("its source is not known")
+        if not is_time(created):
+            raise ValueError("a time cannot be read")
+        return TaskRecord(id, task_name(name), budget, source, seed, created)
+    except ValueError as error:
+        raise DamagedRow(f"task {id}: {printable(error, max_length=200)}") from error
+
+
+def checked_trial(
+    params_fn: Callable[[str], Params], id: Any, *columns: Any, verify: bool = True
+) -> TrialRecord:
+    """The record of a row of `trials`, or a `DamagedRow`; `params_fn` reads and checks its parameters."""
+    *content, checksum = columns
+    task_id, number, params, state, score, explored, owner, claimed, created, finished, claims = content
+    try:
+        if verify and checksum != row_checksum(content):
+            raise ValueError("its checksum does not match")
+        if type(number) is not int or type(claims) is not int or number < 0 or claims < 0:
+            raise ValueError("its number or its number of claims is not a whole number from 0")
+        if state not in ("pending", "complete", "failed") or explored not in (0, 1):
+            raise ValueError("its state is not known")
+        if (state == "complete") != (type(score) is float and math.isfinite(score)):
+            raise ValueError(f"its score does not fit the state '{state}'")
+        if type(owner) not in (str, type(None)) or (owner is not None and state != "pending"):
+            raise ValueError("it has an owner that it cannot have")
+        times = [
+            created,
+            *([] if state == "pending" else [finished]),
+            *([] if claimed is None else [claimed]),
+        ]
+        if not all(map(is_time, times)) or (state == "pending" and finished is not None):
+            raise ValueError("a time cannot be read")
+        if type(params) is not str:
+            raise ValueError("its parameters are not text")
+        return TrialRecord(
+            *(id, task_id, number, params_fn(params), state, score, bool(explored), owner, created, finished),
+            claims=claims,
+        )
+    except (ValueError, RecursionError) as error:
+        raise DamagedRow(f"trial {id}: {printable(error, max_length=200)}") from error
+
+
+def _insert(
+    database: sqlite3.Connection, table: str, columns: tuple[str, ...], content: tuple[Any, ...]
+) -> int:
+    marks = ", ".join("?" * (len(columns) + 1))
+    statement = f"INSERT INTO {table} ({', '.join(columns)}, checksum) VALUES ({marks})"
+    cursor = database.execute(statement, (*content, row_checksum(content)))
+    assert cursor.lastrowid is not None  # it is there after an INSERT
+    return cursor.lastrowid
+
+
+def update_task(database: sqlite3.Connection, task_id: int, **changes: Any) -> None:
+    """Change columns of a task that was just read, and its checksum with them."""
+    _update(database, "tasks", TASK_CONTENT, task_id, changes)
+
+
+def _update_trial(database: sqlite3.Connection, trial_id: int, **changes: Any) -> None:
+    _update(database, "trials", TRIAL_CONTENT, trial_id, changes)
+
+
+def _update(
+    database: sqlite3.Connection, table: str, columns: tuple[str, ...], row_id: int, changes: dict[str, Any]
+) -> None:
+    # Callers have read the row in this transaction: a damaged row never gets a checksum that fits.
+    row = database.execute(f"SELECT {', '.join(columns)} FROM {table} WHERE id = ?", (row_id,)).fetchone()
+    content = [changes.get(column, value) for column, value in zip(columns, row, strict=True)]
+    assignments = ", ".join(f"{column} = ?" for column in changes)
+    database.execute(
+        f"UPDATE {table} SET {assignments}, checksum = ? WHERE id = ?",
+        (*changes.values(), row_checksum(content), row_id),
+    )

@@ -1,0 +1,196 @@
+"""Salvage: what can be read of a damaged memory becomes a new one.
+
+The damaged file is copied first and never changed. The new one gets its name when it is whole and on the
+disk.
+"""
+
+import contextlib
+import itertools
+import os
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import final
+
+from jlibo.printable import printable
+from jlibo.tune.memory import rows as rows
+from jlibo.tune.memory.errors import SQLITE_ERRORS, MemoryFileError
+from jlibo.tune.memory.file import LOCK, connect
+from jlibo.tune.memory.memory import Memory
+from jlibo.tune.memory.owner import new_owner, owner_is_dead
+from jlibo.tune.memory.records import TaskRecord, utc_now
+from jlibo.tune.memory.remains import Remains, read_remains
+from jlibo.tune.space.space import SearchSpace
+
+_DRAFTS = ".salvage~"
+
+
+@final
+@dataclass(frozen=True)
+class SalvageReport:
+    """What `salvage` wrote, and what it could not.
+
+    `lost` counts by reason the tasks and trials that are not in the new memory, and `notes` says what else is
+    not as it was.
+    """
+
+    num_tasks: int
+    num_trials: int
+    lost: dict[str, int]
+    notes: tuple[str, ...]
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing was lost, as far as can be known."""
+        return not self.lost and not self.notes
+
+
+def salvage(
+    path: str | os.PathLike,
+    new: str | os.PathLike,
+    *,
+    space: SearchSpace | None = None,
+    maximise: bool | None = None,
+    verify: bool = True,
+) -> SalvageReport:
+    """Write what can be read of the memory at `path` to a new memory at `new`.
+
+    `new` appears as a whole or not at all, and never takes the place of a file. The file at `path` is not
+    changed.
+
+    **Arguments:**
+
+    - `path`: a memory, damaged or not.
+    - `new`: where to write; nothing may be there.
+    - `space`, `maximise`: the problem, used only if that in the file cannot be read.
+    - `verify`: leave out rows whose checksum does not match. With `False` they are kept if they make sense,
+      as those of a file that was edited by hand do.
+
+    **Returns:**
+
+    A `SalvageReport`.
+
+    **Raises:**
+
+    `MemoryFileError` if there is no file at `path`, something is at `new`, or nothing can be read.
+    """
+    source, target = Path(path), Path(new)
+    if not source.is_file():
+        raise MemoryFileError(f"there is no file at '{printable(source)}': give the path of a memory.")
+    if os.path.lexists(target):
+        raise MemoryFileError(f"'{printable(target)}' is there already: give the path of a new file.")
+    try:
+        with _draft_folder(target) as folder:
+            copy = folder / "copy.db"
+            _copy(source, copy)
+            found = read_remains(copy, space, maximise, verify=verify)
+            if found.space is None:
+                raise MemoryFileError(
+                    f"the search space in '{printable(source)}' cannot be read: give it with --space "
+                    "SPACE.json, and --minimise if low scores are good ones."
+                )
+            draft = folder / "new.db"
+            report = _write(draft, found)
+            _publish(draft, target)
+    except OSError as error:
+        raise MemoryFileError(
+            f"cannot write '{printable(target)}' or read '{printable(source)}' "
+            f"({printable(error.strerror or error)}): nothing was written."
+        ) from None
+    return report
+
+
+# --- files --------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _draft_folder(target: Path) -> Iterator[Path]:
+    """A folder beside the target that is removed afterwards; those of killed processes are removed now."""
+    prefix = f".{target.name}{_DRAFTS}"
+    parent = target.parent
+    with contextlib.suppress(OSError):
+        for left in [entry for entry in os.scandir(parent) if entry.name.startswith(prefix)]:
+            owner, _, _ = left.name.removeprefix(prefix).rpartition("~")
+            if owner_is_dead(owner.replace("~", ":"), 0.0):
+                shutil.rmtree(left.path, ignore_errors=True)
+    owner = new_owner().replace(":", "~")
+    with tempfile.TemporaryDirectory(dir=parent, prefix=f"{prefix}{owner}~") as folder:
+        yield Path(folder)
+
+
+def _copy(source: Path, copy: Path) -> None:
+    """Copy a file and its journal. A lock keeps writers out meanwhile, if SQLite can lock the file.
+
+    No transaction of this process may be open: closing any handle of a file drops the process's locks on it.
+    """
+    with LOCK, contextlib.ExitStack() as stack:
+        with contextlib.suppress(*SQLITE_ERRORS):
+            database = stack.enter_context(contextlib.closing(connect(str(source.absolute()), mode="ro")))
+            database.execute("BEGIN")
+            database.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
+        shutil.copyfile(source, copy)
+        for end in ("-journal", "-wal"):
+            with contextlib.suppress(FileNotFoundError):
+                shutil.copyfile(f"{os.path.realpath(source)}{end}", f"{copy}{end}")
+
+
+def _publish(draft: Path, target: Path) -> None:
+    """Give a finished file its name, unless something has that name by now."""
+    try:
+        os.link(draft, target)
+    except FileExistsError:
+        raise MemoryFileError(f"'{printable(target)}' is there already: give another path.") from None
+    except OSError:  # a file system without links
+        if os.path.lexists(target):
+            raise MemoryFileError(f"'{printable(target)}' is there already: give another path.") from None
+        os.rename(draft, target)
+    with contextlib.suppress(OSError):  # not every system can open a folder
+        handle = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+# --- writing ------------------------------------------------------------------------------------------------
+
+
+def _write(draft: Path, found: Remains) -> SalvageReport:
+    """Write what was found to a new memory. Owners are left out: pending trials are free to claim."""
+    assert found.space is not None
+    lost, notes, tasks = Counter(found.lost), list(found.notes), dict(found.tasks)
+    for trial in found.trials:
+        if trial.task_id not in tasks:
+            name = f"salvaged task {trial.task_id}"
+            tasks[trial.task_id] = TaskRecord(trial.task_id, name, None, "added", 0, utc_now())
+            notes.append(f"a task is lost and its trials are in '{name}'")
+    num_trials = 0
+    with (
+        Memory.open(draft, space=found.space, maximise=found.maximise) as memory,
+        memory.writing() as database,
+    ):
+        ids: dict[int, int] = {}
+        names: set[str] = set()
+        for task in sorted(tasks.values(), key=lambda task: task.id):
+            name, attempt = task.name, itertools.count(2)
+            while name in names:
+                name = f"{task.name} ({next(attempt)})"
+            names.add(name)
+            ids[task.id] = rows.insert_task(database, replace(task, name=name))
+        seen: set[tuple[int, int]] = set()
+        changed: set[int] = set()
+        for trial in sorted(found.trials, key=lambda trial: trial.id):
+            if (trial.task_id, trial.number) in seen:
+                lost["trial: another one has its number"] += 1
+                continue
+            seen.add((trial.task_id, trial.number))
+            rows.insert_trial(database, replace(trial, task_id=ids[trial.task_id], owner=None))
+            num_trials += 1
+            if trial.state != "pending":
+                changed.add(ids[trial.task_id])
+        for task_id in sorted(changed):
+            rows.note_change(database, task_id)
+    return SalvageReport(len(tasks), num_trials, dict(lost), tuple(notes))

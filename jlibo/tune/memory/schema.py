@@ -1,0 +1,184 @@
+"""The tables of a memory in every version of its format, and how one version becomes the next.
+
+Each row carries a CRC-32 of its content. SQLite's own check finds damage to the structure of a file, but not
+a flipped bit inside of a number or a text. The checksum is not a signature: a program that writes to the file
+on purpose can write a matching one.
+"""
+
+import re
+import sqlite3
+from collections.abc import Callable, Mapping
+
+from jlibo.printable import printable
+from jlibo.tune.memory import records as records
+from jlibo.tune.memory.errors import MemoryFileError, damaged, not_ours, place_of
+
+APPLICATION_ID = 0x6A6C6962  # "jlib": SQLite keeps it in the file's header, where `file(1)` finds it too
+FORMAT_VERSION = 2
+
+# Types are checked by CHECK and not by STRICT: an SQLite before 3.37 cannot even read a file with a STRICT
+# table, and a memory moves between machines. AUTOINCREMENT, so that the id of a deleted trial never comes
+# back: a late `tell` must not land on another trial. Times are ISO 8601, UTC.
+_META = """CREATE TABLE meta (
+    key TEXT PRIMARY KEY NOT NULL,
+    value TEXT NOT NULL CHECK (typeof(value) = 'text')
+)"""
+_TASKS = """CREATE TABLE tasks (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    name TEXT NOT NULL UNIQUE CHECK (typeof(name) = 'text'),
+    budget INTEGER CHECK (typeof(budget) IN ('integer', 'null')),
+    source TEXT NOT NULL CHECK (source IN ('tuner', 'added')),
+    seed INTEGER NOT NULL CHECK (typeof(seed) = 'integer'),
+    changed INTEGER NOT NULL DEFAULT 0 CHECK (typeof(changed) = 'integer'),
+    created TEXT NOT NULL CHECK (typeof(created) = 'text'){added}
+)"""
+_TRIALS = """CREATE TABLE trials (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    task_id INTEGER NOT NULL REFERENCES tasks (id) ON DELETE CASCADE,
+    number INTEGER NOT NULL CHECK (typeof(number) = 'integer' AND number >= 0),
+    params TEXT NOT NULL CHECK (typeof(params) = 'text'),
+    state TEXT NOT NULL CHECK (state IN ('pending', 'complete', 'failed')),
+    score REAL CHECK (typeof(score) IN ('real', 'null') AND abs(score) <= 1.7976931348623157e308),
+    explored INTEGER NOT NULL CHECK (explored IN (0, 1)),
+    owner TEXT CHECK (typeof(owner) IN ('text', 'null')),
+    claimed TEXT CHECK (typeof(claimed) IN ('text', 'null')),
+    created TEXT NOT NULL CHECK (typeof(created) = 'text'),
+    finished TEXT CHECK (typeof(finished) IN ('text', 'null')),{added}
+    UNIQUE (task_id, number),
+    CHECK ((state = 'complete') = (score IS NOT NULL)),
+    CHECK ((state = 'pending') = (finished IS NULL)),
+    CHECK (owner IS NULL OR state = 'pending')
+)"""
+_CLAIMS = "claims INTEGER NOT NULL DEFAULT 0 CHECK (typeof(claims) = 'integer' AND claims >= 0)"
+_CHECKSUM = "checksum INTEGER NOT NULL DEFAULT 0 CHECK (typeof(checksum) = 'integer')"
+
+# The tables of each version that this jlibo reads. Version 2 has its new columns where ALTER TABLE puts them,
+# so that a migrated file and a new one have the same schema.
+TABLES: dict[int, dict[str, str]] = {
+    1: {"meta": _META, "tasks": _TASKS.format(added=""), "trials": _TRIALS.format(added="")},
+    2: {
+        "meta": _META,
+        "tasks": _TASKS.format(added=f", {_CHECKSUM}"),
+        "trials": _TRIALS.format(added=f" {_CLAIMS}, {_CHECKSUM},"),
+    },
+}
+
+
+def seal_meta(database: sqlite3.Connection) -> None:
+    """Write the checksum of the entries of `meta`; `deleted` is a counter and not part of it."""
+    meta = dict(database.execute("SELECT key, value FROM meta").fetchall())
+    value = str(records.meta_checksum(meta))
+    database.execute("INSERT OR REPLACE INTO meta (key, value) VALUES ('checksum', ?)", (value,))
+
+
+def _from_1_to_2(database: sqlite3.Connection) -> None:
+    """Add the number of claims to trials, and checksums to all rows."""
+    database.execute(f"ALTER TABLE tasks ADD COLUMN {_CHECKSUM}")
+    database.execute(f"ALTER TABLE trials ADD COLUMN {_CLAIMS}")
+    database.execute(f"ALTER TABLE trials ADD COLUMN {_CHECKSUM}")
+    database.execute("UPDATE trials SET claims = 1 WHERE owner IS NOT NULL")
+    for table, columns in (("tasks", records.TASK_CONTENT), ("trials", records.TRIAL_CONTENT)):
+        found = database.execute(f"SELECT id, {', '.join(columns)} FROM {table}").fetchall()
+        sums = [(records.row_checksum(content), row_id) for row_id, *content in found]
+        database.executemany(f"UPDATE {table} SET checksum = ? WHERE id = ?", sums)
+    seal_meta(database)
+
+
+# From the version of a format to what turns it into the next, inside the transaction that sets the version.
+MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {1: _from_1_to_2}
+
+
+def problem_of(database: sqlite3.Connection, version: int) -> str | None:
+    """Say how the schema of a file differs from that of a memory of this version; None if it does not.
+
+    It has to be asked before the first query on a table. A stranger's view under the name of a table can run
+    for ever, a trigger or another CHECK can change what is written.
+    """
+    found = database.execute("SELECT type, name, tbl_name, sql FROM sqlite_master LIMIT 100").fetchall()
+    there = [_normal(*row) for row in found]
+    expected = _expected(version)
+    for row in there:
+        if row not in expected or there.count(row) > 1:
+            known = {name for _, name, _, _ in expected}
+            word = "is not that of a memory" if row[1] in known else "does not belong in a memory"
+            return f"its {printable(row[0], max_length=20)} '{printable(row[1], max_length=100)}' {word}"
+    for row in expected:
+        if row not in there:
+            return f"its {row[0]} '{row[1]}' is missing"
+    return None
+
+
+def _expected(version: int) -> list[tuple[str, str, str, str]]:
+    tables = [_normal("table", name, name, sql) for name, sql in TABLES[version].items()]
+    # What SQLite adds by itself: an index for each UNIQUE or TEXT PRIMARY KEY, the counters of AUTOINCREMENT.
+    indexes = [_normal("index", f"sqlite_autoindex_{name}_1", name, None) for name in TABLES[version]]
+    counters = "CREATE TABLE sqlite_sequence(name,seq)"
+    return [*tables, *indexes, _normal("table", "sqlite_sequence", "sqlite_sequence", counters)]
+
+
+def _normal(kind: object, name: object, table: object, sql: object) -> tuple[str, str, str, str]:
+    # No text between quotes in our statements has a blank in it, so blanks are layout.
+    return str(kind), str(name), str(table), re.sub(r"\s*([(),])\s*", r"\1", " ".join(str(sql).split()))
+
+
+def check_content(database: sqlite3.Connection, path: str | None) -> None:
+    """Check the file as a whole: pages, indexes, the CHECKs of all rows, and that each trial has its task."""
+    (problem,) = database.execute("PRAGMA integrity_check(1)").fetchone()
+    if problem != "ok":
+        raise damaged(path, printable(problem.replace("\n", " "), max_length=200))
+    orphan = database.execute("PRAGMA foreign_key_check").fetchone()
+    if orphan is not None:
+        raise damaged(path, f"trial {orphan[1]}: its task is missing")
+
+
+def check_format(database: sqlite3.Connection, path: str | None) -> int | None:
+    """The version of the file's format, checked to have its schema; `None` for a file without content."""
+    version = _format_of(database, path)
+    if version is not None:
+        if version not in TABLES:
+            raise MemoryFileError(
+                f"{place_of(path)} has format {version}, which this jlibo does not know: "
+                "open it once with an older jlibo, and export it there."
+            )
+        problem = problem_of(database, version)
+        if problem is not None:
+            raise damaged(path, problem)
+    return version
+
+
+def _format_of(database: sqlite3.Connection, path: str | None) -> int | None:
+    """The version of the file's format; `None` for a file without content."""
+    application_id, version, num_schema_changes = (
+        database.execute(f"PRAGMA {name}").fetchone()[0]
+        for name in ("application_id", "user_version", "schema_version")
+    )
+    if application_id == version == num_schema_changes == 0:
+        return None
+    if application_id != APPLICATION_ID:
+        raise not_ours(path, "it is an SQLite file of another program")
+    if version > FORMAT_VERSION:
+        raise MemoryFileError(
+            f"{place_of(path)} was written by a newer jlibo (format {version}, while this one knows up to "
+            f"{FORMAT_VERSION}): update jlibo."
+        )
+    return version
+
+
+def create(database: sqlite3.Connection, meta: Mapping[str, str], version: int = FORMAT_VERSION) -> None:
+    """Make the tables of a new memory, with these entries in `meta`."""
+    for statement in TABLES[version].values():
+        database.execute(statement)
+    database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    database.executemany("INSERT INTO meta (key, value) VALUES (?, ?)", list(meta.items()))
+    seal_meta(database)
+
+
+def migrate(database: sqlite3.Connection, path: str | None, version: int) -> None:
+    """Bring the tables to the newest version; the caller sets the version of the file."""
+    for old in range(version, FORMAT_VERSION):
+        if old not in MIGRATIONS:
+            raise MemoryFileError(
+                f"{place_of(path)} has format {old}, which this jlibo cannot bring to {FORMAT_VERSION}: "
+                "open it once with an older jlibo, and export it there."
+            )
+        MIGRATIONS[old](database)

@@ -1,0 +1,7 @@
+"""Search spaces: parameters, their unit coordinates, the features on them, and candidates."""
+
+from jlibo.tune.space.parameters import Categorical as Categorical
+from jlibo.tune.space.parameters import Float as Float
+from jlibo.tune.space.parameters import Int as Int
+from jlibo.tune.space.parameters import Parameter as Parameter
+from jlibo.tune.space.space import SearchSpace as SearchSpace

@@ -1,0 +1,219 @@
+"""The dictionary of a search space: one named group a parameter, one a pair, and the constant.
+
+A function of the parameters is taken apart into a constant, main effects and interactions of two. Each of
+these is a group, so that selecting base kernels is selecting parameters and pairs by their names.
+
+| here | paper |
+|---|---|
+| group 0, "1" | the constant; not penalised, see `free_groups` |
+| group "alpha" | phi_j of one parameter: cosines cos(i pi u), or contrasts of the choices |
+| group "alpha x log beta" | phi_j of a pair: all products of the first functions of the two |
+| each group's sum of squares <= 1 | k_j(x, x) <= 1 |
+"""
+
+import itertools
+import math
+import warnings
+from collections.abc import Iterable, Sequence
+from typing import final
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from jlibo.checks import check_count, fail
+from jlibo.features.base import AbstractFeatures
+from jlibo.tune.space.parameters import Categorical, Parameter, did_you_mean
+from jlibo.tune.space.space import SearchSpace
+
+MANY_FEATURES = 300
+
+Function = tuple[int, int]
+"""A function of one parameter: which parameter, and which of its functions, counted from 1."""
+
+
+class LargeDictionaryWarning(UserWarning):
+    """A dictionary has so many features that the optimiser will be slow."""
+
+
+@final
+class SpaceFeatures(AbstractFeatures):
+    """The features of a search space's unit points; made by `space_features`.
+
+    All features are products of two entries of one table, which holds the constant 1, then every cosine, then
+    every contrast: feature f is scales[f] * table[factors[f][0]] * table[factors[f][1]].
+    """
+
+    space: SearchSpace = eqx.field(static=True)
+    lower: tuple[float, ...] = eqx.field(static=True)
+    upper: tuple[float, ...] = eqx.field(static=True)
+    groups: tuple[int, ...] = eqx.field(static=True)
+    names: tuple[str, ...] = eqx.field(static=True)
+    free_groups: tuple[int, ...] = eqx.field(static=True)
+    cosines: tuple[Function, ...] = eqx.field(static=True)
+    contrasts: tuple[Function, ...] = eqx.field(static=True)
+    factors: tuple[tuple[int, int], ...] = eqx.field(static=True)
+    scales: tuple[float, ...] = eqx.field(static=True)
+
+    def evaluate(self, point: Float[Array, " dim"]) -> Float[Array, " features"]:
+        parts = [jnp.ones(1, point.dtype)]
+        if self.cosines:
+            parts.append(_cosines(point, self.cosines))
+        if self.contrasts:
+            counts = np.array([parameter.num_values or 0 for parameter in self.space.values()])
+            parts.append(_contrasts(point, self.contrasts, counts))
+        table = jnp.concatenate(parts)
+        left, right = np.asarray(self.factors, np.int32).T
+        products = _take(table, left) * _take(table, right)
+        return products * jnp.asarray(self.scales, point.dtype)
+
+
+def space_features(
+    space: SearchSpace,
+    *,
+    num_basis: int = 6,
+    num_pair_basis: int = 3,
+    interactions: bool | Iterable[tuple[str, str]] = True,
+) -> SpaceFeatures:
+    """The dictionary of `space`: the constant, a group a parameter and a group a pair.
+
+    A number has `num_basis` functions, the cosines cos(i pi u) with weights in proportion to 1 / i; an Int of
+    k values has k - 1 at most, for these and the constant already make every function of it. A Categorical
+    of k choices has k - 1 orthonormal contrasts, constant on each choice: all choices are equally far apart.
+    A pair has all products of functions of the two: of a number the first `num_pair_basis` (no more than
+    `num_basis`), of a categorical all. Each group is scaled to k_j(x, x) <= 1.
+
+    `interactions` is True for all pairs, False for none, or a list of pairs of names to keep. More than 300
+    features give a `LargeDictionaryWarning`.
+    """
+    if not isinstance(space, SearchSpace):
+        fail("space", "a SearchSpace", f"{space!r} ({type(space).__name__})")
+    check_count("num_basis", num_basis)
+    check_count("num_pair_basis", num_pair_basis)
+    pairs = _choose_pairs(space, interactions)
+    parameters = tuple(space.values())
+    in_pairs = min(num_basis, num_pair_basis)
+
+    functions = [(p, i) for p, one in enumerate(parameters) for i in range(1, _count(one, num_basis) + 1)]
+    contrasts = tuple((p, i) for p, i in functions if isinstance(parameters[p], Categorical))
+    cosines = tuple((p, i) for p, i in functions if not isinstance(parameters[p], Categorical))
+    place = {function: position for position, function in enumerate(cosines + contrasts, 1)}
+
+    def weighted(p: int, most: int) -> list[tuple[int, float]]:
+        weights = _weights(parameters[p], most)
+        return [(place[p, i], weight) for i, weight in enumerate(weights, 1)]
+
+    blocks = [[((0, 0), 1.0)]]
+    blocks += [[((i, 0), v) for i, v in weighted(p, num_basis)] for p in range(len(parameters))]
+    for a, b in pairs:
+        products = itertools.product(weighted(a, in_pairs), weighted(b, in_pairs))
+        blocks.append([((i, j), v * w) for (i, v), (j, w) in products])
+
+    num_features = sum(map(len, blocks))
+    if num_features > MANY_FEATURES:
+        warnings.warn(_advice(parameters, num_basis, in_pairs, pairs), LargeDictionaryWarning, stacklevel=2)
+    return SpaceFeatures(
+        space=space,
+        lower=(0.0,) * len(space),
+        upper=(1.0,) * len(space),
+        groups=tuple(group for group, block in enumerate(blocks) for _ in block),
+        names=_group_names(space, pairs),
+        free_groups=(0,),  # the constant: shrinking it would be shrinking the mean of the scores
+        cosines=cosines,
+        contrasts=contrasts,
+        factors=tuple(factors for block in blocks for factors, _ in block),
+        scales=tuple(scale for block in blocks for _, scale in block),
+    )
+
+
+def _cosines(point: Float[Array, " dim"], functions: Sequence[Function]) -> Float[Array, " cosines"]:
+    parameter, frequency = np.asarray(functions, np.int32).T
+    return jnp.cos(jnp.asarray(math.pi * frequency, point.dtype) * _take(point, parameter))
+
+
+def _contrasts(
+    point: Float[Array, " dim"], functions: Sequence[Function], counts: np.ndarray
+) -> Float[Array, " contrasts"]:
+    """Helmert contrasts: the i-th compares choice i with the mean of the choices 0..i-1 before it."""
+    parameter, order = np.asarray(functions, np.int32).T
+    count = counts[parameter]
+    choice = jnp.floor(_take(point, parameter) * jnp.asarray(count, point.dtype))
+    choice = jnp.minimum(choice, jnp.asarray(count - 1, point.dtype))  # the edge 1 belongs to the last choice
+    length = np.sqrt(order * (order + 1.0))
+    before, itself = jnp.asarray(1 / length, point.dtype), jnp.asarray(-order / length, point.dtype)
+    compared = jnp.asarray(order, point.dtype)
+    # Floats that hold whole numbers compare exactly, and spare a conversion that is undefined for NaN.
+    return jnp.where(choice < compared, before, jnp.where(choice == compared, itself, jnp.zeros_like(itself)))
+
+
+def _take(values: Float[Array, " n"], positions: np.ndarray) -> Float[Array, " m"]:
+    return values.at[positions].get(mode="promise_in_bounds")
+
+
+def _count(parameter: Parameter, most: int) -> int:
+    """The number of functions of one parameter, if numbers have at most `most`."""
+    if isinstance(parameter, Categorical):
+        return parameter.num_values - 1
+    return most if parameter.num_values is None else min(most, parameter.num_values - 1)
+
+
+def _weights(parameter: Parameter, most: int) -> list[float]:
+    """The weight of each function, such that the weighted squares sum to at most 1 everywhere."""
+    count = _count(parameter, most)
+    if isinstance(parameter, Categorical):
+        # The squares of k - 1 orthonormal contrasts sum to 1 - 1/k at every choice.
+        return [math.sqrt(parameter.num_values / count)] * count
+    decay = 1 / np.arange(1, count + 1)
+    return (decay / np.linalg.norm(decay)).tolist()
+
+
+def _group_names(space: SearchSpace, pairs: Sequence[tuple[int, int]]) -> tuple[str, ...]:
+    plain = [f"log {name}" if space[name].log else name for name in space]
+    # A parameter may itself be called "1", "log a" or "a x b": quotes then tell it from a group's name.
+    quoted = [f"log {name!r}" if space[name].log else repr(name) for name in space]
+    answers = [("1", *mains, *(f"{mains[a]} x {mains[b]}" for a, b in pairs)) for mains in (plain, quoted)]
+    return next((names for names in answers if len(set(names)) == len(names)), answers[-1])
+
+
+def _choose_pairs(space: SearchSpace, interactions: object) -> tuple[tuple[int, int], ...]:
+    """The pairs of coordinates to keep, each once and in order, so that equal choices make equal maps."""
+    everything = tuple(itertools.combinations(range(len(space)), 2))
+    if isinstance(interactions, bool | np.bool_):
+        return everything if interactions else ()
+    expected = "True, False, or a list of pairs of names such as [('a', 'b')]"
+    if isinstance(interactions, str) or not isinstance(interactions, Iterable):
+        fail("interactions", expected, f"{interactions!r} ({type(interactions).__name__})")
+    kept = set()
+    for pair in interactions:
+        if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2 or pair[0] == pair[1]:
+            fail("interactions", f"{expected}, each of two different names", f"the entry {pair!r}")
+        for name in pair:
+            if name not in space.names:
+                known = ", ".join(map(repr, space))
+                hint = did_you_mean(name, space.names)
+                fail("interactions", f"pairs of {known}", f"the unknown name {name!r}{hint}")
+        kept.add(tuple(sorted(space.names.index(name) for name in pair)))
+    return tuple(pair for pair in everything if pair in kept)
+
+
+def _advice(
+    parameters: Sequence[Parameter], num_basis: int, in_pairs: int, pairs: Sequence[tuple[int, int]]
+) -> str:
+    def size(most: int) -> int:
+        return sum(_count(parameters[a], most) * _count(parameters[b], most) for a, b in pairs)
+
+    mains = 1 + sum(_count(parameter, num_basis) for parameter in parameters)
+    ways = ["a smaller `num_basis`", "fewer choices of a categorical"]
+    if pairs:
+        ways = [
+            f"interactions=False ({mains} features)",
+            "interactions=[('a', 'b'), ...] with the pairs to keep",
+        ]
+        if in_pairs > 1 and size(in_pairs - 1) < size(in_pairs):
+            ways.insert(0, f"num_pair_basis={in_pairs - 1} ({mains + size(in_pairs - 1)} features)")
+    return (
+        f"The dictionary has {mains + size(in_pairs)} features in {1 + len(parameters) + len(pairs)} groups "
+        f"({len(parameters)} main effects, {len(pairs)} interactions and the constant); more than "
+        f"{MANY_FEATURES} make every step slow. To have fewer: {', or '.join(ways)}."
+    )
