@@ -120,9 +120,10 @@ test-pythons: ## the tests on every supported Python that is here or that uv can
 	echo "tested:$${tested:- none}; failed:$${failed:- none}; not on this machine:$${missing:- none}"; \
 	[ -z "$$failed" ] && [ -n "$$tested" ]
 
-lint: $(VENV)/.installed ## ruff: rules and format
+lint: $(VENV)/.installed ## ruff (rules and format) and the layers of the packages
 	@"$(BIN)/ruff" check --output-format concise .
 	@"$(BIN)/ruff" format --check .
+	@"$(BIN)/lint-imports" --no-logo > /dev/null || "$(BIN)/lint-imports" --no-logo
 
 format: $(VENV)/.installed ## let ruff fix and format what it can
 	@"$(BIN)/ruff" check --fix .

@@ -87,8 +87,7 @@ from jlibo.tune import Int as Int
 from jlibo.tune import SearchSpace as SearchSpace
 from jlibo.tune import Trial as Trial
 from jlibo.tune import Tuner as Tuner
-
-__version__ = "0.1.0"
+from jlibo.version import __version__ as __version__
 
 
 def __getattr__(name: str):

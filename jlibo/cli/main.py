@@ -4,7 +4,6 @@ import argparse
 import sys
 from typing import Any, NoReturn
 
-import jlibo
 from jlibo.cli import memory as memory_cli
 from jlibo.cli import reproduce as reproduce_cli
 from jlibo.cli import sweep as sweep_cli
@@ -14,6 +13,7 @@ from jlibo.printable import printable
 from jlibo.startup import imported
 from jlibo.sweeps.program_cache import keep_programs
 from jlibo.tune.memory.memory import MemoryFileError
+from jlibo.version import __version__
 
 USAGE_ERRORS = (MemoryFileError, *reproduce_cli.REPRODUCE_ERRORS, *sweep_cli.SWEEP_ERRORS)
 """What the user can put right; the message says how."""
@@ -62,7 +62,7 @@ def _parser() -> argparse.ArgumentParser:
         "command or in a given file cannot be used; 74 reading or writing failed, as on a full disk; "
         "130 interrupted; 141 the reader of the output went away.",
     )
-    parser.add_argument("--version", action="version", version=f"jlibo {jlibo.__version__}")
+    parser.add_argument("--version", action="version", version=f"jlibo {__version__}")
     commands: Any = parser.add_subparsers(dest="command", metavar="COMMAND")
     reproduce_cli.add_parsers(commands)
     sweep_cli.add_parser(commands)

@@ -26,6 +26,7 @@ from jlibo.host_memory import BudgetError
 from jlibo.lifelong.loop import LifelongResult
 from jlibo.sweeps.points import Plan, Points, check_fits_dtype
 from jlibo.sweeps.progress import Meter, traced_with
+from jlibo.version import __version__
 
 LANE = "lane"
 _RESULT_DIMS = {
@@ -215,10 +216,8 @@ def _digest(jaxpr: Any) -> str:
 
 def versions() -> dict[str, str]:
     """Of jlibo and of the libraries that its results depend on."""
-    import jlibo  # at the call: jlibo itself imports this package
-
     below = {name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "numpy")}
-    return {"jlibo": jlibo.__version__, **below}
+    return {"jlibo": __version__, **below}
 
 
 def double_precision() -> bool:

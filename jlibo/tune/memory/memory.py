@@ -44,6 +44,7 @@ from jlibo.tune.memory.records import TaskRecord as TaskRecord
 from jlibo.tune.memory.records import TrialRecord as TrialRecord
 from jlibo.tune.memory.records import TrialStateError as TrialStateError
 from jlibo.tune.space.space import SearchSpace
+from jlibo.version import __version__
 
 MAX_CLAIMS = 3
 """A pending trial is failed when so many owners ended without finishing it or giving it back."""
@@ -101,8 +102,6 @@ class Memory:
         A memory of another space or direction is a `MemoryMismatch`, a file that is no memory or cannot be
         written a `MemoryFileError`; either way the file is unchanged.
         """
-        from jlibo import __version__  # not above: jlibo itself may be importing this module
-
         meta = {
             "space": json.dumps(space.spec(), allow_nan=False),
             "maximise": str(int(maximise)),
