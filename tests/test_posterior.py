@@ -200,7 +200,7 @@ def test_float32_is_safe_after_2000_updates_and_follows_float64(
     _, fresh = predict(belief.posterior, belief.features)
     _, exact_fresh = predict(exact.posterior, exact.features)
     assert (fresh >= 0).all() and (fresh <= prior_variance * (1 + 1e-5)).all()
-    np.testing.assert_allclose(fresh, exact_fresh, rtol=0.02)
+    np.testing.assert_allclose(fresh, exact_fresh, rtol=0.05)
 
 
 SMALL = Cosine(12)

@@ -163,7 +163,9 @@ def test_progress_comes_from_within_chunks_and_changes_nothing(swept):
     assert {words for _, words in told} == {"tracing", "compiling", "running"}
     silent = run_quick(chunk=33)
     for name in watched.names:
-        equal(watched[name], silent[name])
+        # A program with callbacks may be fused otherwise: the last bits of a float can differ.
+        is_float = watched[name].dtype.kind == "f"
+        np.testing.assert_allclose(watched[name], silent[name], rtol=1e-11 if is_float else 0, atol=1e-12)
 
 
 def test_without_a_bar_there_are_no_callbacks():
