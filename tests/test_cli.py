@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from jlibo.cli import main as cli
+from jlibo import cli
 from jlibo.experiments import find, folder, override, run_experiment, runner
 
 SMALL = ["num_features=8", "support_size=2", "num_tasks=4", "horizon=16"]

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from jlibo.cli import main as cli
+from jlibo import cli
 from jlibo.cli.failures import UsageError
 from jlibo.experiments import REGISTRY, runner
 from jlibo.experiments.settings import Experiment

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from jlibo.cli import main as cli
+from jlibo import cli
 from jlibo.cli import memory as memory_cli
 from jlibo.cli.failures import BROKEN_PIPE, IO_ERROR
 from jlibo.tune.memory.lines import ImportReport, LineError, export_lines, import_lines

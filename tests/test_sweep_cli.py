@@ -10,8 +10,7 @@ import jax
 import numpy as np
 import pytest
 
-from jlibo import Labelled
-from jlibo.cli import main as cli
+from jlibo import Labelled, cli
 from jlibo.experiments import find, override, run_experiment
 from jlibo.experiments.config import DEFAULT_OUTPUTS, check_config, read_config
 from jlibo.experiments.sweep_run import OUTPUTS

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import jlibo
-from jlibo.cli import main as cli
+from jlibo import cli
 from jlibo.experiments.config import MAX_CONFIG, ConfigError, read_config
 from jlibo.sweeps import BudgetError, points
 

@@ -18,7 +18,7 @@ pytest.importorskip("cryptography")
 
 from distributed.comm import CommClosedError  # noqa: E402
 
-from jlibo.cli import main as cli  # noqa: E402
+from jlibo import cli  # noqa: E402
 from jlibo.sweeps import dask_cluster  # noqa: E402
 from jlibo.sweeps.dask_engine import ClusterError  # noqa: E402
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import jlibo
-from jlibo.cli import main as cli
+from jlibo import cli
 from jlibo.meta import AdaptiveMetaKGL
 from jlibo.tune import MemoryMismatch, TrialStateError, arrays, engine, modes
 from jlibo.tune import tuner as tuner_module
