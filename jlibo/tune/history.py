@@ -1,8 +1,8 @@
-"""The trials of the task at hand as arrays, kept up to date at the cost of what is new.
+"""The trials of the running task as arrays, updated at a cost proportional to the number of changed trials.
 
-A task may have thousands of trials. They are read from the memory once; afterwards only new trials are read,
-and those that were pending and are finished by now. The products of the features that the compressed rows of
-a long task are made of (`arrays.compressed_trials`) are kept in the same way.
+A task may have thousands of trials. They are read from the memory once. Afterwards only new trials are read,
+and those that were pending and have finished since. The products of features from which the compressed rows
+of a long task are computed (`arrays.compressed_trials`) are updated in the same way.
 """
 
 from typing import final
@@ -20,7 +20,7 @@ from jlibo.tune.space.space import SearchSpace
 
 @final
 class TaskHistory:
-    """The trials of one task, by number. It is not safe to `refresh` it in two threads at once."""
+    """The trials of one task, by number. `refresh` is not safe to call from two threads at once."""
 
     def __init__(self, memory: Memory, task_id: int, space: SearchSpace, features: AbstractFeatures):
         self._memory = memory
@@ -33,7 +33,7 @@ class TaskHistory:
         self.last_id = 0
         self._last_number = -1
         self._count = 0
-        self._place: dict[int, int] = {}  # of pending trials, by id
+        self._place: dict[int, int] = {}  # row of each pending trial, by id
         self._points = np.zeros((arrays.LEAST_TRIALS, self._space.num_parameters))
         self._scores = np.zeros(arrays.LEAST_TRIALS)
         self._flags = np.zeros((arrays.LEAST_TRIALS, 3), bool)  # told, pending, explored
@@ -48,20 +48,21 @@ class TaskHistory:
 
     @property
     def trials(self) -> TrialArrays:
-        """The trials as they were at the last `refresh`."""
+        """The trials as of the last `refresh`."""
         told, pending, explored = self._flags[: self._count].T
         return TrialArrays(self._points[: self._count], self._scores[: self._count], told, pending, explored)
 
     @property
     def pending_ids(self) -> set[int]:
-        """The ids of the trials that were pending at the last `refresh`."""
+        """The ids of the trials that were pending as of the last `refresh`."""
         return set(self._place)
 
     def refresh(self) -> None:
-        """Read what is new in the memory."""
+        """Read new and newly finished trials from the memory."""
         found = self._memory.changed_trials(self._task_id, after=self.last_id, pending=list(self._place))
         new = [trial for trial in found or () if trial.id > self.last_id]
-        # A task that was deleted is empty, and an import may add a trial with a number in between.
+        # Read everything again if the task was deleted (it is then empty) or if an import added a trial whose
+        # number lies between known ones.
         if found is None or (new and new[0].number <= self._last_number):
             self._forget()
             new = found = self._memory.changed_trials(self._task_id, after=0, pending=()) or []
@@ -93,7 +94,7 @@ class TaskHistory:
         self._scores[place] = 0.0 if trial.score is None else trial.score
 
     def compressed(self, *, maximise: bool) -> tuple[OwnTrials, float]:
-        """`arrays.compressed_trials` of these trials."""
+        """Return `arrays.compressed_trials` of these trials."""
         trials, known = self.trials, self._num_values
         if known < self._count:
             size = arrays.padded(self._count, arrays.LEAST_TRIALS)

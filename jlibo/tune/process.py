@@ -1,8 +1,8 @@
-"""Which process computes: jax must not be used in a process that was forked after jax was used.
+"""A check that jax is not used in a process that was forked after jax was used.
 
-jax runs its computations on threads of its own. A forked child has only the thread that called fork, so a
-computation there waits for ever. The tuner and the Optuna sampler call `check_process` before they compute
-anything, and it raises an error instead.
+jax runs computations on its own threads. A forked child has only the thread that called fork, so a
+computation there would never end. The tuner and the Optuna sampler call `check_process` before every
+computation, which raises an error instead.
 """
 
 import os
@@ -11,11 +11,15 @@ _first_pid: int | None = None
 
 
 class ForkedProcessError(RuntimeError):
-    """A computation was asked for in a process that was forked after jax had been used."""
+    """A computation was requested in a process that was forked after jax had been used.
+
+    Start processes with the "spawn" method of `multiprocessing`, or create the first `Tuner` or `LiBOSampler`
+    after the fork. Telling scores and reading trials works in a forked process.
+    """
 
 
 def check_process(what: str) -> None:
-    """Raise a `ForkedProcessError` if `what` would compute in a fork of the process that computed first."""
+    """Raise a `ForkedProcessError` in a fork of the process that computed first; `what` names the caller."""
     global _first_pid
     pid = os.getpid()
     if _first_pid is None:

@@ -1,4 +1,4 @@
-"""The memory: tasks and trials in one SQLite file."""
+"""The memory: tasks and their trials in one SQLite file."""
 
 from jlibo.tune.memory.memory import Memory as Memory
 from jlibo.tune.memory.memory import MemoryFileError as MemoryFileError

@@ -1,6 +1,6 @@
-"""What goes wrong with the file of a memory, in words that name the file and say what to do.
+"""Errors of the file of a memory; their messages name the file and say what to do.
 
-Whatever comes from the file itself is escaped before it goes into a message.
+Text that comes from the file is escaped before it enters a message.
 """
 
 import shlex
@@ -8,27 +8,27 @@ import sqlite3
 
 from jlibo.printable import printable
 
-LONGEST_TEXT = 2**24  # bytes of a text or a row that SQLite reads and writes here
+LONGEST_TEXT = 2**24  # the largest text or row that SQLite reads or writes here, in bytes
 
 
 class MemoryFileError(Exception):
-    """A memory that cannot be read or written; the message names the file and says what to do."""
+    """A memory cannot be read or written; the message names the file and says what to do."""
 
 
-# Python cannot decode what SQLite says about a schema with damaged names in it.
+# UnicodeDecodeError: Python cannot decode SQLite's message about a schema with damaged names.
 SQLITE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
 
 
 def explain(path: str | None, error: Exception, *, busy_seconds: float) -> MemoryFileError:
-    """What SQLite said, in one sentence about this file, for whose lock it waited `busy_seconds`."""
+    """Return SQLite's error as a `MemoryFileError` about this file; `busy_seconds` is the lock's timeout."""
     place = place_of(path)
     code = getattr(error, "sqlite_errorcode", 0)
-    said = printable(error, max_length=200)  # it may hold names from the file
+    said = printable(error, max_length=200)  # it may contain names from the file
     if isinstance(error, UnicodeDecodeError) or str(error).startswith("Could not decode to UTF-8"):
         return damaged(path, "a text in it is not UTF-8")
     if code == sqlite3.SQLITE_READONLY_DBMOVED:
         return MemoryFileError(f"{place} was moved or deleted while it was in use: open the memory again.")
-    match code & 0xFF:  # the rest of the bits is detail
+    match code & 0xFF:  # the primary result code; the other bits are details
         case sqlite3.SQLITE_NOTADB:
             return not_ours(path, "it is not an SQLite file")
         case sqlite3.SQLITE_CORRUPT:
@@ -64,7 +64,7 @@ def not_writable(path: str | None, why: str) -> MemoryFileError:
 
 
 def damaged(path: str | None, what: str) -> MemoryFileError:
-    """The error of a memory that cannot be trusted; `what` is safe to print."""
+    """Return the error for a damaged memory; `what` must be safe to print."""
     quoted = shlex.quote(printable(path, max_length=None))
     return MemoryFileError(
         f"{place_of(path)} is damaged ({what}): put back a copy of it, or write what can be read to a "

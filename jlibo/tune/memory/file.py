@@ -1,7 +1,7 @@
-"""The file under a memory: an SQLite database that is ours, whole and of a format we know, or a clear error.
+"""The file of a memory: an SQLite database written by jlibo, undamaged and of a known format, or an error.
 
-A file is looked at before anything is written to it, so a file that is not a memory stays as it is, to the
-byte. What SQLite says when something goes wrong is put into words that name the file and what to do.
+A file is checked before anything is written to it, so a file that is not a memory stays unchanged, byte for
+byte. SQLite's errors are raised again with messages that name the file and say what to do.
 """
 
 import os
@@ -32,11 +32,11 @@ from jlibo.tune.memory.records import DamagedRow
 from jlibo.tune.memory.rows import MemoryConnection, plain_params
 
 BUSY_SECONDS = 30.0
-_CHANCE = random.SystemRandom()  # not the generator that users seed
+_CHANCE = random.SystemRandom()  # independent of the generator that users seed
 
 
-# One lock for all memories of the process, held during every transaction and while the process forks. So a
-# child never inherits a half-done transaction, whose connection it could neither use nor safely close.
+# One lock for all memories of the process, held during every transaction and while the process forks. A child
+# therefore never inherits an open transaction, whose connection it could neither use nor safely close.
 LOCK = threading.RLock()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=LOCK.acquire, after_in_parent=LOCK.release, after_in_child=LOCK.release)
@@ -44,11 +44,15 @@ if hasattr(os, "register_at_fork"):
 
 @final
 class MemoryFile:
-    """The open file: safe to use from many threads, and from a forked process, which connects anew.
+    """An open file, safe to use from many threads and from a forked process, which opens its own connection.
 
-    With `new_meta` a missing or empty file becomes a new memory with these entries in its table `meta`;
-    without, it is an error. With `write=False` a file that can only be read will do. A `path` of `None` is a
-    memory in RAM. `file_mode` is the permissions of a file that is made.
+    **Arguments:**
+
+    - `path`: the path of the file; None for a memory in RAM.
+    - `new_meta`: if given, a missing or empty file becomes a new memory with these entries in its table
+      `meta`. If None, such a file is an error.
+    - `write`: if False, the file need only be readable.
+    - `file_mode`: the permissions of a new file.
     """
 
     def __init__(
@@ -64,7 +68,7 @@ class MemoryFile:
         self._in_ram = path is None
         self._database: MemoryConnection | None = None
         self._params_fn: Callable[[str], dict[str, Any]] = plain_params
-        self._schema_version: int | None = None  # as of the last look at the schema
+        self._schema_version: int | None = None  # as of the last check of the schema
         create = new_meta is not None
         if not isinstance(file_mode, int) or file_mode & ~0o777 or file_mode & 0o600 != 0o600:
             raise ValueError(
@@ -81,7 +85,7 @@ class MemoryFile:
                 except sqlite3.OperationalError as error:
                     if write or path is None or not _is_read_only(error):
                         raise
-                    # An old format on a disk that cannot be written: a copy in RAM is migrated, to be read.
+                    # A file of an old format that cannot be written is read from a migrated copy in RAM.
                     self._database, self._in_ram = _migrated_copy(self._database, path), True
         except BaseException as error:
             self.close()
@@ -97,13 +101,13 @@ class MemoryFile:
 
     @contextmanager
     def reading(self) -> Iterator[MemoryConnection]:
-        """What is read inside is as it was at one moment."""
+        """Open a read transaction: everything read inside is from one moment."""
         with self._transaction(_begin_reading) as database:
             yield database
 
     @contextmanager
     def writing(self) -> Iterator[MemoryConnection]:
-        """What is written inside is on the disk at the end, or undone if there is an error."""
+        """Open a write transaction: it is on the disk at the end, or undone if an error is raised."""
         with self._transaction(_begin_writing) as database:
             yield database
 
@@ -118,7 +122,7 @@ class MemoryFile:
                 database.execute("COMMIT")
             except BaseException as error:
                 if self._database is not None and self._database.in_transaction:
-                    with suppress(sqlite3.Error):  # the first error is the one to tell
+                    with suppress(sqlite3.Error):  # the first error is the one to report
                         self._database.execute("ROLLBACK")
                 if isinstance(error, SQLITE_ERRORS):
                     raise explain(self.path, error, busy_seconds=BUSY_SECONDS) from error
@@ -127,15 +131,15 @@ class MemoryFile:
                 raise
 
     def set_params_fn(self, params_fn: Callable[[str], dict[str, Any]]) -> None:
-        """Read the parameters of trials with `params_fn` from now on."""
+        """Set the function that parses the parameters of trials."""
         self._params_fn = params_fn
         if self._database is not None:
             self._database.params_fn = params_fn
 
     def _check_schema(self, database: MemoryConnection) -> None:
-        """Look at the schema if it has changed since the last look: another program may have added a trigger.
+        """Check the schema if it changed since the last check: another program may have added a trigger.
 
-        SQLite reads a schema anew only if this number has changed, so one that was checked stays in use.
+        SQLite reads the schema again only if `schema_version` changed, so a checked schema stays in use.
         """
         (version,) = database.execute("PRAGMA schema_version").fetchone()
         if version != self._schema_version:
@@ -157,9 +161,9 @@ class MemoryFile:
 
 
 def _make_file(path: str, mode: int) -> None:
-    """Make an empty file, unless another process is faster. It is never open to more users than `mode` says.
+    """Create an empty file, unless another process did so first. Its permissions never exceed `mode`.
 
-    The umask is neither asked nor changed: it belongs to all threads of the process.
+    The umask is neither read nor changed, because it is shared by all threads of the process.
     """
     try:
         handle = os.open(os.path.realpath(path), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -174,7 +178,7 @@ def _make_file(path: str, mode: int) -> None:
         os.close(handle)
 
 
-# What a statement may ask for: far above what the statements here need, far below what exhausts a machine.
+# Limits on statements: far above what the statements here need, far below what exhausts a machine.
 _LIMITS = {
     sqlite3.SQLITE_LIMIT_LENGTH: LONGEST_TEXT,
     sqlite3.SQLITE_LIMIT_SQL_LENGTH: 100_000,
@@ -188,7 +192,7 @@ _LIMITS = {
 
 
 def connect(path: str | None, *, mode: str = "rw") -> MemoryConnection:
-    """A bare connection: transactions are explicit, and a commit is on the disk when it returns."""
+    """Return a connection with explicit transactions; a commit is on the disk when it returns."""
     uri = ":memory:" if path is None else f"{Path(path).as_uri()}?mode={mode}"
     database = sqlite3.connect(
         uri,
@@ -201,13 +205,13 @@ def connect(path: str | None, *, mode: str = "rw") -> MemoryConnection:
     try:
         for limit, value in _LIMITS.items():
             database.setlimit(limit, value)
-        # A file made by someone else must not run functions of this process from its schema. This comes
-        # first, as later statements read the schema.
+        # The schema of an untrusted file must not call functions of this process. This comes first because
+        # later statements read the schema.
         database.execute("PRAGMA trusted_schema = OFF")
         database.execute("PRAGMA cell_size_check = ON")
-        database.execute("PRAGMA mmap_size = 0")  # a file that shrinks under a map would end the process
-        # EXTRA, not FULL: it also syncs the folder after the journal is gone, without which a power cut just
-        # after a commit can bring the journal back and undo it.
+        database.execute("PRAGMA mmap_size = 0")  # truncating a mapped file would crash the process
+        # EXTRA also syncs the folder after the journal is deleted. With FULL, a power failure just after a
+        # commit can restore the journal and undo the commit.
         database.execute("PRAGMA synchronous = EXTRA")
         database.execute("PRAGMA foreign_keys = ON")
     except BaseException:
@@ -221,10 +225,10 @@ def _begin_reading(database: sqlite3.Connection) -> None:
 
 
 def _begin_writing(database: sqlite3.Connection) -> None:
-    """Begin to write as soon as no one else does, or give up after `BUSY_SECONDS`.
+    """Begin a write transaction as soon as no other is open, or raise after `BUSY_SECONDS`.
 
-    SQLite's own wait asks ever more seldom, up to every 100 ms, and a process that writes without a pause
-    then keeps the others out for many seconds. Asking often and at random makes everyone's turn come.
+    SQLite's busy handler backs off to one attempt every 100 ms, so a process that writes without pause would
+    block the others for many seconds. Frequent attempts at random intervals avoid this starvation.
     """
     deadline = time.monotonic() + BUSY_SECONDS
     database.execute("PRAGMA busy_timeout = 0")
@@ -243,7 +247,7 @@ def _begin_writing(database: sqlite3.Connection) -> None:
 
 
 def _check_place(path: str, *, create: bool) -> bool:
-    """Look at what is at `path`, without a lock or a trace; False if there is no file yet."""
+    """Check what is at `path`, without a lock and without changing it; return False if there is no file."""
     place = place_of(path)
     try:
         status = os.stat(path)
@@ -263,31 +267,31 @@ def _check_place(path: str, *, create: bool) -> bool:
     if not stat.S_ISREG(status.st_mode):
         kind = "a folder" if stat.S_ISDIR(status.st_mode) else "not a file on a disk"
         raise MemoryFileError(f"{place} is {kind}: give the path of a file.")
-    if status.st_size == 1:  # SQLite takes it for an empty file and would write over it
+    if status.st_size == 1:  # SQLite treats it as an empty file and would overwrite it
         raise not_ours(path, "it is not an SQLite file")
-    # An open transaction, or one that was cut short, has a journal. Then the header may be half written, and
-    # only a reader with a lock sees the truth; the size was asked for first, so that this order is safe.
+    # An open or interrupted transaction has a journal. The header may then be partly written, and only a
+    # reader with a lock sees a consistent state. The size was read before, so that this order is safe.
     if status.st_size > 0 and not os.path.exists(os.path.realpath(path) + "-journal"):
         _look_at_header(path)
     return True
 
 
 def _look_at_header(path: str) -> None:
-    """Refuse another program's file before SQLite opens it in earnest, which could tidy up its log.
+    """Raise for another program's file before SQLite opens it normally, which could remove its log.
 
-    The file is read through SQLite and not with `open`, since closing any file handle of a process drops all
-    POSIX locks that the process has on the file, those of its SQLite connections too.
+    The file is read through SQLite and not with `open`, because closing any file handle drops all POSIX locks
+    that the process holds on the file, including those of its SQLite connections.
     """
     try:
         database = sqlite3.connect(f"{Path(path).as_uri()}?mode=ro&immutable=1", uri=True)
     except sqlite3.Error:
-        return  # the connection in earnest says why
+        return  # the regular connection raises the error
     try:
         (application_id,) = database.execute("PRAGMA application_id").fetchone()
     except SQLITE_ERRORS as error:
         if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_NOTADB:
             raise explain(path, error, busy_seconds=BUSY_SECONDS) from error
-        return  # without a lock, a file that is just growing looks damaged
+        return  # without a lock, a file that is being written looks damaged
     finally:
         database.close()
     if application_id != schema.APPLICATION_ID:
@@ -295,7 +299,7 @@ def _look_at_header(path: str) -> None:
 
 
 def _prepare(database: MemoryConnection, path: str | None, new_meta, write: bool) -> None:
-    """Check the file as a whole, then make or migrate it where that is called for."""
+    """Check the whole file, then create or migrate it if needed."""
     _begin_reading(database)
     version = schema.check_format(database, path)
     if version is None and new_meta is None:
@@ -305,15 +309,15 @@ def _prepare(database: MemoryConnection, path: str | None, new_meta, write: bool
     database.execute("COMMIT")
     if version == schema.FORMAT_VERSION and not write:
         return
-    database.execute("PRAGMA journal_mode = DELETE")  # one file; a no-op unless someone chose another mode
+    database.execute("PRAGMA journal_mode = DELETE")  # keeps one file; a no-op unless another mode was set
     try:
         _begin_writing(database)
-        version = schema.check_format(database, path)  # again: another process may have been faster
+        version = schema.check_format(database, path)  # again: another process may have written meanwhile
         if version is None:
             schema.create(database, new_meta or {})
         elif version < schema.FORMAT_VERSION:
             _migrate(database, path, version)
-        # Where nothing else changed, this write finds out now whether the file and its folder can be written.
+        # If nothing else changed, this write tests now whether the file and its folder can be written.
         database.execute(f"PRAGMA user_version = {schema.FORMAT_VERSION}")
         database.execute("ROLLBACK" if version == schema.FORMAT_VERSION else "COMMIT")
     except BaseException:
@@ -323,7 +327,7 @@ def _prepare(database: MemoryConnection, path: str | None, new_meta, write: bool
 
 
 def _migrate(database: MemoryConnection, path: str | None, version: int) -> None:
-    """Bring the tables to the newest format, and read all of them before the change is committed."""
+    """Migrate the tables to the newest format, and read all of them before the change is committed."""
     schema.migrate(database, path, version)
     try:
         space, _ = rows.read_problem(rows.read_meta(database))
@@ -340,7 +344,7 @@ def _is_read_only(error: sqlite3.Error) -> bool:
 
 
 def _migrated_copy(database: MemoryConnection, path: str) -> MemoryConnection:
-    """A copy in RAM of an open file of an older format, brought to the newest and then not to be written."""
+    """Return a read-only copy in RAM of a file of an older format, migrated to the newest format."""
     copy = connect(None)
     try:
         database.backup(copy)

@@ -1,11 +1,12 @@
-"""A memory as JSON lines, one trial a line: to look at, to move between versions, to bring in old results.
+"""A memory as JSON lines, one trial per line: for inspection, migration and the import of old results.
 
     {"task": "iris", "number": 0, "params": {"alpha": 0.5}, "score": 0.9, "state": "complete", ...}
 
-`task`, `number`, `params`, `score` (null unless complete) and `state` have to be there. The rest may be left
-out, as in lines written by hand: `explored` (false), `source` ("added"), `seed` and `budget` of the task, and
-the times `created` and `finished`, ISO 8601 (now). `maximise`, if there, must agree with the memory: a score
-says nothing without its direction. Tasks without a trial are not exported.
+`task`, `number`, `params`, `score` (null unless complete) and `state` are required. The others are optional,
+for lines written by hand; their defaults are in parentheses: `explored` (false), `source` ("added"), the
+task's `seed` (0) and `budget` (none), and the times `created` (now) and `finished` (`created`), in ISO 8601.
+`maximise`, if given, must agree with the memory, because a score has no meaning without its direction. Tasks
+without trials are not exported.
 """
 
 import json
@@ -25,13 +26,13 @@ OPTIONAL = ("explored", "source", "seed", "budget", "created", "finished", "maxi
 
 
 class LineError(MemoryFileError):
-    """A line that cannot be imported; the message begins with its number. Nothing was imported."""
+    """A line cannot be imported; the message begins with its number. Nothing was imported."""
 
 
 @final
 @dataclass(frozen=True)
 class ImportReport:
-    """How many trials and tasks an import added, and how many of its trials were there already."""
+    """The numbers of trials and tasks that an import added, and of trials that already existed."""
 
     num_trials: int
     num_tasks: int
@@ -41,7 +42,7 @@ class ImportReport:
 @final
 @dataclass(frozen=True)
 class CheckedLine:
-    """A line that fits the search space; the ids in its records are not given yet."""
+    """A line that is valid in the search space; its records have no ids yet."""
 
     number: int
     task: TaskRecord
@@ -49,7 +50,7 @@ class CheckedLine:
 
 
 def export_lines(memory: Memory) -> Iterator[str]:
-    """The memory's trials as JSON, one a line (without the line's end), by task and number."""
+    """Yield the trials of a memory as JSON, one per line without line ending, by task and number."""
     tasks, trials = memory.snapshot()
     by_id = {task.id: task for task in tasks}
     for trial in trials:
@@ -72,16 +73,16 @@ def export_lines(memory: Memory) -> Iterator[str]:
 
 
 def import_lines(memory: Memory, lines: Iterable[str]) -> ImportReport:
-    """Bring exported lines into a memory: all of them, or none and a `LineError`.
+    """Import exported lines into a memory: all of them, or none and raise a `LineError`.
 
-    A trial that is there already with the same content is skipped; one with the same task and number but
-    another content is an error. Pending trials come without an owner, so that anyone may claim them.
+    A trial that already exists with the same content is skipped. A trial with the same task and number but
+    different content is an error. Pending trials have no owner, so that any process may claim them.
     """
     return _write(memory, check_lines(lines, space=memory.space, maximise=memory.maximise))
 
 
 def check_lines(lines: Iterable[str], *, space: SearchSpace, maximise: bool) -> list[CheckedLine]:
-    """Read lines without writing anything. Blank ones are passed over, a repeated trial is there once."""
+    """Return the parsed lines, without writing. Blank lines are skipped, repeated trials returned once."""
     found: dict[tuple[str, int], CheckedLine] = {}
     for number, text in enumerate(lines, start=1):
         if not text.strip():
@@ -99,7 +100,7 @@ def check_lines(lines: Iterable[str], *, space: SearchSpace, maximise: bool) -> 
 
 
 def _write(memory: Memory, lines: Iterable[CheckedLine]) -> ImportReport:
-    """Write lines that were checked for this memory's space, in one transaction."""
+    """Write lines that were checked against this memory's space, in one transaction."""
     num_trials = num_skipped = 0
     known: dict[str, tuple[int, dict[int, TrialRecord]]] = {}
     new_tasks, changed = set(), set()
@@ -129,7 +130,7 @@ def _write(memory: Memory, lines: Iterable[CheckedLine]) -> ImportReport:
 
 
 def _content(trial: TrialRecord) -> tuple:
-    # As text, in which true is not 1. Times are left out: the same result may have been written down twice.
+    # Compare text, in which true differs from 1. Times are left out: a result may have been recorded twice.
     return rows.params_text(trial.params), trial.state, trial.score, trial.explored
 
 
@@ -149,7 +150,7 @@ def _json_object(text: str) -> Params:
 
 
 def _records(content: Params, space: SearchSpace, maximise: bool) -> tuple[TaskRecord, TrialRecord]:
-    """The task and the trial of one line, or a `ValueError` about the first thing that is wrong."""
+    """Return the task and the trial of one line, or raise a `ValueError` about its first mistake."""
     for key in REQUIRED:
         if key not in content:
             raise ValueError(f"the key {key!r} is missing")
@@ -198,7 +199,7 @@ def _check_one_of(content: Params, key: str, choices: tuple, default: Any) -> An
 def _score(value: Any, state: str) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float | None):
         raise ValueError(f"'score' should be a number or null, but got {_short(value)}")
-    score = finite_score(value)  # an overflow such as 1e999 is infinite, and no score
+    score = finite_score(value)  # an overflow such as 1e999 is infinite, hence not a score
     if (score is None) == (state == "complete"):
         wanted = "a finite number" if state == "complete" else "null"
         raise ValueError(f"'score' of a {state} trial should be {wanted}, but got {_short(value)}")
@@ -211,7 +212,7 @@ def _time(content: Params, key: str) -> str | None:
         return None
     try:
         moment = datetime.fromisoformat(value)
-        # A time without a zone is taken as UTC, as all times here.
+        # A time without a zone is read as UTC, like all times here.
         return utc_text(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
     except (TypeError, ValueError, OverflowError):
         message = f"{key!r} should be a time in ISO 8601 such as {utc_now()}, but got {_short(value)}"

@@ -1,17 +1,17 @@
-"""The memory: every trial of every task, in one SQLite file that outlives the process.
+"""The memory: all trials of all tasks, in one SQLite file that outlives the process.
 
 Each write is on the disk before its call returns, so a process that is killed at any moment loses nothing
-that was acknowledged. Several processes may use one file at once, and several threads one `Memory`. No arrays
-here: plain values go in and come out.
+that was acknowledged. Several processes may use one file at once, and several threads one `Memory`. The
+memory takes and returns plain values, not arrays.
 
-A forked process gets a connection of its own and can read and write trials. A tuner cannot compute there,
-because jax's threads are not forked: start processes with multiprocessing's "spawn" method.
+A forked process opens its own connection and can read and write trials. A tuner cannot compute there, because
+jax's threads are not forked: start processes with multiprocessing's "spawn" method.
 
-| state of a trial | how it comes about |
+| state of a trial | meaning |
 |---|---|
-| pending | it was added; its owner is at work on it, or is gone and the trial can be claimed |
-| complete | it was told a finite score |
-| failed | it was told no score, NaN or an infinite one, or `MAX_CLAIMS` owners ended while they had it |
+| pending | added and not told; its owner is working on it, or has ended and the trial can be claimed |
+| complete | told a finite score |
+| failed | told no score, NaN or an infinite score, or `MAX_CLAIMS` owners ended while they held it |
 """
 
 import itertools
@@ -47,23 +47,38 @@ from jlibo.tune.space.space import SearchSpace
 from jlibo.version import __version__
 
 MAX_CLAIMS = 3
-"""A pending trial is failed when so many owners ended without finishing it or giving it back."""
+"""A pending trial is marked as failed once this many owners ended without finishing or releasing it."""
 
 
 class TrialGivenUpWarning(UserWarning):
-    """A pending trial was failed, because every process that worked on it ended."""
+    """A pending trial was marked as failed because 3 processes ended while they worked on it."""
 
 
 class MemoryMismatch(MemoryFileError):
-    """A memory of another search space or another direction; the message lists the differences."""
+    """A memory has another search space or direction; the message lists the differences."""
 
 
 @final
 class Memory:
-    """Tasks and their trials in one file; made by `Memory.open` or `Memory.open_existing`.
+    """Tasks and their trials in one SQLite file; made by `Memory.open` or `Memory.open_existing`.
 
-    `path` is where the file is (`None`: in RAM), `space` the search space of all its trials, and `maximise`
-    whether a higher score is a better one.
+    Each write is on the disk before its call returns. Several processes may use one file at once, and several
+    threads one `Memory`. Any method may raise a `MemoryFileError` if the file is damaged, locked for more
+    than 30 s, moved, not writable or closed.
+
+    - `path`: the path of the file; None for a memory in RAM.
+    - `space`: the search space of all trials.
+    - `maximise`: whether a higher score is better.
+
+    ```python
+    from jlibo.tune import Float, Memory, SearchSpace
+
+    with Memory.open("memory.db", space=SearchSpace(alpha=Float(0, 1))) as memory:
+        task = memory.task("iris")
+        trial = memory.add_trial(task.id, {"alpha": 0.5}, explored=False, owner=None)
+        memory.tell(trial.id, 0.9)
+        assert [trial.score for trial in memory.trials(task.id)] == [0.9]
+    ```
     """
 
     path: str | None
@@ -94,13 +109,26 @@ class Memory:
         maximise: bool = True,
         file_mode: int = 0o600,
     ) -> "Memory":
-        """Open the memory at `path`, or begin one if there is no file or an empty one; `None`: in RAM alone.
+        """Open the memory at `path`, or create one if the file is missing or empty.
 
-        `file_mode` is the permissions of a file that is made: by default only the user may read and write
-        it. A file that is there keeps its own, so `chmod` works too, and SQLite's journal gets the same.
+        **Arguments:**
 
-        A memory of another space or direction is a `MemoryMismatch`, a file that is no memory or cannot be
-        written a `MemoryFileError`; either way the file is unchanged.
+        - `path`: the path of the file; None or `":memory:"` for a memory in RAM.
+        - `space`: the search space of all trials.
+        - `maximise`: whether a higher score is better.
+        - `file_mode`: the permissions of a new file. By default only the user may read and write it. An
+          existing file keeps its permissions, so they can be changed with `chmod`. SQLite's journal has the
+          permissions of the file.
+
+        **Returns:**
+
+        A `Memory`, which is also a context manager that closes the file.
+
+        **Raises:**
+
+        - `MemoryMismatch`: the memory has another space or direction. The file is unchanged.
+        - `MemoryFileError`: the file is not a memory, is damaged or cannot be written. It is unchanged.
+        - `ValueError`: `file_mode` does not let the user read and write.
         """
         meta = {
             "space": json.dumps(space.spec(), allow_nan=False),
@@ -120,11 +148,22 @@ class Memory:
 
     @classmethod
     def open_existing(cls, path: str | os.PathLike, *, write: bool = True) -> "Memory":
-        """Open a memory with the space it holds; with `write=False`, one that can only be read will do."""
+        """Open an existing memory with the space and the direction that it holds.
+
+        **Arguments:**
+
+        - `path`: the path of the file.
+        - `write`: if False, the file need only be readable.
+
+        **Raises:**
+
+        - `MemoryFileError`: there is no file, or it is not a memory, is damaged, or cannot be written while
+          `write` is True.
+        """
         return cls(MemoryFile(_full_path(path), write=write))
 
     def close(self) -> None:
-        """Close the file; the memory cannot be used afterwards. Closing twice is fine."""
+        """Close the file. The memory cannot be used afterwards; closing it again has no effect."""
         self._file.close()
 
     def __enter__(self) -> "Memory":
@@ -134,7 +173,7 @@ class Memory:
         self.close()
 
     def differences(self, *, space: SearchSpace, maximise: bool) -> list[str]:
-        """How a problem differs from the one remembered, a sentence each; empty if it is the same."""
+        """Return how a space and a direction differ from the stored ones, as sentences; empty if equal."""
         sentences = space.difference(self.space, here="asked for", there="in the memory")
         if bool(maximise) != self.maximise:
             asked, held = ("maximise", "minimise") if maximise else ("minimise", "maximise")
@@ -146,9 +185,22 @@ class Memory:
     def task(
         self, name: str, *, budget: int | None = None, source: Source = "tuner", seed: int = 0
     ) -> TaskRecord:
-        """The task of this name, which is made if it is new.
+        """Return the task with this name, which is created if it does not exist.
 
-        A budget replaces the one it had; the source and the seed of a task that is there already stay.
+        **Arguments:**
+
+        - `name`: the name of the task, not empty, at most 4096 characters.
+        - `budget`: the number of trials; replaces the stored one. None keeps it.
+        - `source`: `"tuner"`, or `"added"` for results from elsewhere. An existing task keeps its source.
+        - `seed`: the seed of the task. An existing task keeps its seed.
+
+        **Returns:**
+
+        The `TaskRecord` of the task, with the fields `id`, `name`, `budget`, `source`, `seed` and `created`.
+
+        **Raises:**
+
+        - `ValueError`: an argument has the wrong type or is out of range.
         """
         budget = None if budget is None else whole("budget", budget, at_least=1)
         if source not in ("tuner", "added"):
@@ -159,19 +211,24 @@ class Memory:
         if task is not None and budget in (None, task.budget):
             return task
         with self._file.writing() as database:
-            task = rows.find_task(database, name)  # again: another process may have been faster
+            task = rows.find_task(database, name)  # again: another process may have created it meanwhile
             if task is None:
                 return replace(new, id=rows.insert_task(database, new))
             rows.update_task(database, task.id, budget=budget or task.budget)
             return replace(task, budget=budget or task.budget)
 
     def tasks(self) -> list[TaskRecord]:
-        """All tasks, in the order in which they were made."""
+        """Return all tasks, in the order in which they were created."""
         with self._file.reading() as database:
             return rows.read_tasks(database)
 
     def delete_task(self, name: str) -> None:
-        """Forget a task and its trials."""
+        """Delete a task and its trials.
+
+        **Raises:**
+
+        - `TrialStateError`: there is no task with this name.
+        """
         with self._file.writing() as database:
             task = rows.find_task(database, name)
             if task is None:
@@ -181,50 +238,69 @@ class Memory:
     # --- reading trials -------------------------------------------------------------------------------------
 
     def trials(self, task_id: int) -> list[TrialRecord]:
-        """A task's trials, by number."""
+        """Return the trials of a task, ordered by number."""
         with self._file.reading() as database:
             return rows.read_trials(database, "task_id = ?", task_id)
 
     def trial(self, trial_id: int) -> TrialRecord:
-        """The trial with this id; a `TrialStateError` if there is none."""
+        """Return the trial with this id.
+
+        **Raises:**
+
+        - `TrialStateError`: there is no trial with this id.
+        """
         with self._file.reading() as database:
             return rows.read_trial(database, trial_id)
 
     def changed_trials(self, task_id: int, *, after: int, pending: Sequence[int]) -> list[TrialRecord] | None:
-        """The trials of a task that a reader does not know yet, by number; None if there is no such task.
+        """Return the trials of a task that are new or newly finished, by number.
 
-        These are the trials with an id above `after`, the largest that the reader knows, and those of
-        `pending`, the ids that were pending when it last looked, that are finished by now. Nothing else about
-        a trial changes but its owner. The cost does not depend on the number of trials known.
+        Apart from that, only the owner of a trial changes. The cost does not depend on the number of trials
+        that the caller already knows.
+
+        **Arguments:**
+
+        - `task_id`: the id of the task.
+        - `after`: the largest trial id that the caller knows. Trials with a larger id are returned.
+        - `pending`: the ids of the trials that were pending at the last call. Those that have finished since
+          are returned.
+
+        **Returns:**
+
+        A list of trials; None if there is no such task.
         """
         with self._file.reading() as database:
             return changes.changed_trials(database, task_id, after, pending)
 
     def score_counts(self, *, excluding: int | None = None) -> dict[int, int]:
-        """How many scores each task has, by id, for all tasks but `excluding` that have any."""
+        """Return the number of scores by task id, for the tasks that have any, except `excluding`."""
         with self._file.reading() as database:
             return changes.score_counts(database, excluding)
 
     def all_trials(self) -> list[TrialRecord]:
-        """The trials of all tasks, by task and number."""
+        """Return the trials of all tasks, ordered by task and number."""
         with self._file.reading() as database:
             return rows.read_trials(database)
 
     def snapshot(self) -> tuple[list[TaskRecord], list[TrialRecord]]:
-        """All tasks and all trials, as they are at one moment."""
+        """Return all tasks and all trials, read in one transaction."""
         with self._file.reading() as database:
             tasks, trials = rows.read_tasks(database), rows.read_trials(database)
             ids = {task.id for task in tasks}
             for trial in trials:
-                if trial.task_id not in ids:  # other programs need not check foreign keys
+                if trial.task_id not in ids:  # another program may have written without foreign key checks
                     raise DamagedRow(f"trial {trial.id}: its task is missing")
             return tasks, trials
 
     def revision(self, *, excluding: int | None = None) -> int:
-        """A number that grows whenever a trial finishes or a task is deleted, and stays otherwise.
+        """Return a counter that grows when a trial finishes or a task is deleted, and at no other time.
 
-        With `excluding`, the id of a task, what happens in that task does not count: whoever learns from the
-        other tasks may keep what was learned as long as the number stays. Ask for it before reading them.
+        A result learned from the trials stays valid while the counter is the same. Read the counter before
+        the trials.
+
+        **Arguments:**
+
+        - `excluding`: the id of a task whose changes do not count, for results learned from the other tasks.
         """
         with self._file.reading() as database:
             return rows.revision(database, excluding)
@@ -243,17 +319,31 @@ class Memory:
         after: int | None = None,
         others: Iterable[Mapping[str, Any]] = (),
     ) -> TrialRecord | None:
-        """Add a pending trial; None, with nothing added, if a condition does not hold by now.
+        """Add a pending trial, unless one of the given conditions does not hold.
+
+        The conditions are checked in the transaction that adds the trial.
 
         **Arguments:**
 
-        - `expected_count`: the task must have exactly so many trials. A caller that chose `params` from the
-          trials it saw chooses again when others were faster.
-        - `most`: the task must have fewer trials than this.
-        - `after`: no trial of the task with an id above this one may have the same parameters. If `params`
-          are taken, the first of `others` that is free is used instead.
+        - `task_id`: the id of the task.
+        - `params`: the configuration.
+        - `explored`: whether this is a step of forced exploration.
+        - `owner`: the owner token of the process that runs the trial; None if any process may claim it.
+        - `expected_count`: condition: the task has exactly this many trials. A caller that chose `params`
+          from the trials it read chooses again if other processes added trials meanwhile.
+        - `most`: condition: the task has fewer trials than this.
+        - `after`: condition: no trial of the task with a larger id has the same parameters.
+        - `others`: alternatives to `params`; the first one that meets the condition `after` is used if
+          `params` does not.
 
-        The conditions are checked in the transaction that adds the trial.
+        **Returns:**
+
+        The new trial; None if a condition does not hold, in which case nothing is added.
+
+        **Raises:**
+
+        - `ValueError`: `params` or one of `others` is not a configuration of the space.
+        - `TrialStateError`: there is no such task.
         """
         first = self.space.validate(params)
         with self._file.writing() as database:
@@ -277,7 +367,23 @@ class Memory:
         *,
         explored: bool = False,
     ) -> list[TrialRecord]:
-        """Add finished trials, pairs of parameters and score as `tell` takes it: all of them, or none."""
+        """Add finished trials: all of them, or none if there is an error.
+
+        **Arguments:**
+
+        - `task_id`: the id of the task.
+        - `finished`: pairs of a configuration and its score, with scores as in `tell`.
+        - `explored`: whether these are steps of forced exploration.
+
+        **Returns:**
+
+        The list of new trials.
+
+        **Raises:**
+
+        - `ValueError`: a configuration is not in the space, or a score is not a number.
+        - `TrialStateError`: there is no such task.
+        """
         pairs = [(self.space.validate(params), finite_score(score)) for params, score in finished]
         with self._file.writing() as database:
             _, number = rows.count_trials(database, task_id)
@@ -300,12 +406,22 @@ class Memory:
         is_dead_fn: Callable[[str, float], bool] = owner_is_dead,
         among: Sequence[int] | None = None,
     ) -> TrialRecord | None:
-        """Take over the first pending trial that nobody works on: one without an owner, or with a dead one.
+        """Claim the first pending trial that has no owner or whose owner is dead.
 
-        `is_dead_fn(owner, seconds)` says whether an owner that has had the trial for so many seconds is dead.
-        `among` are the ids of the pending trials, if the caller knows them, which saves looking for them.
-        A trial on which `MAX_CLAIMS` owners died is not offered again. It is failed, with a
-        `TrialGivenUpWarning`.
+        A trial that `MAX_CLAIMS` (3) dead owners have held is not claimed again. It is marked as failed, with
+        a `TrialGivenUpWarning`.
+
+        **Arguments:**
+
+        - `task_id`: the id of the task.
+        - `owner`: the owner token of the process that claims the trial.
+        - `is_dead_fn`: `is_dead_fn(owner, seconds)` returns whether an owner that has held the trial for this
+          many seconds is dead.
+        - `among`: the ids of the pending trials, if known, which saves a search over the task.
+
+        **Returns:**
+
+        The claimed trial; None if there is none.
         """
         with self._file.reading() as database:
             candidates = rows.claimable(database, task_id, owner, among)
@@ -329,14 +445,28 @@ class Memory:
         return None
 
     def release(self, owner: str) -> int:
-        """Let go of all pending trials of `owner`, for others to claim; returns how many they were."""
+        """Release all pending trials of `owner`, so that others can claim them; return their number."""
         with self._file.writing() as database:
             return rows.release(database, owner)
 
     def tell(self, trial_id: int, score: float | None) -> TrialRecord:
-        """Finish a trial: complete with a finite score, failed with `None`, NaN or an infinite one.
+        """Finish a trial: as complete with a finite score, as failed with None, NaN or an infinite score.
 
-        Telling a finished trial the same again is fine, telling it anything else is a `TrialStateError`.
+        Telling a finished trial the same score again has no effect.
+
+        **Arguments:**
+
+        - `trial_id`: the id of the trial.
+        - `score`: the score; None, NaN or infinite if the trial failed.
+
+        **Returns:**
+
+        The finished trial.
+
+        **Raises:**
+
+        - `TrialStateError`: there is no such trial, or it has finished with another result.
+        - `ValueError`: `score` is not a number.
         """
         score = finite_score(score)
         with self._file.writing() as database:
@@ -353,15 +483,15 @@ class Memory:
         return trial
 
     def fail(self, trial_id: int) -> TrialRecord:
-        """Finish a trial that gave no score."""
+        """Finish a trial as failed; the same as `tell(trial_id, None)`."""
         return self.tell(trial_id, None)
 
     def writing(self) -> AbstractContextManager[rows.MemoryConnection]:
-        """One transaction over many rows, for the import of JSON lines."""
+        """Return a transaction over many rows, for the import of JSON lines."""
         return self._file.writing()
 
     def _read_params(self, text: str) -> dict[str, Any]:
-        """The parameters of a row, checked against the space. The check is the cost, so it is done once."""
+        """Return the parameters of a row, checked against the space. Checks are slow, so they are cached."""
         params = self._known_params.get(text)
         if params is None:
             params = self.space.validate(rows.plain_params(text))
@@ -372,5 +502,5 @@ class Memory:
 
 
 def _full_path(path: str | os.PathLike | None) -> str | None:
-    # Made absolute now, so that a later change of the working folder, or a fork, still finds the same file.
+    # Absolute, so that the same file is found after a change of the working directory or a fork.
     return None if path is None or path == ":memory:" else os.path.abspath(os.fsdecode(path))

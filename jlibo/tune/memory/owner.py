@@ -1,11 +1,12 @@
-"""Who is working on a trial, and whether that process is still there.
+"""Owners of pending trials, and whether their processes are still alive.
 
-A trial that was asked for and not yet told belongs to the process that asked. When the process is gone the
-trial is free again, so that a killed run takes up what it left. An owner is a token
+A trial that was asked for and not yet told belongs to the process that asked. When that process has ended,
+the trial can be claimed again, so that a killed run resumes its unfinished trials. An owner is a token
 
-    host : when the process began : process id : a random part
+    host : start time of the process : process id : random part
 
-and can be judged by any process on the same host; one on another host is given up only after a long time.
+Any process on the same host can test whether the owner is alive. An owner on another host is considered dead
+only after a long time.
 """
 
 import os
@@ -16,16 +17,16 @@ DAY_S = 24 * 3600.0
 
 
 def new_owner() -> str:
-    """A token for an owner of trials in this process; a forked process needs one of its own."""
+    """Return a new owner token for this process; a forked process needs its own."""
     pid = os.getpid()
     return f"{_host()}:{_start_of(pid)}:{pid}:{secrets.token_hex(4)}"
 
 
 def owner_is_dead(owner: str, age_s: float, *, max_age_s: float = DAY_S) -> bool:
-    """Whether `owner`, who has had a trial for `age_s` seconds, will never finish it.
+    """Return whether `owner`, which has held a trial for `age_s` seconds, will never finish it.
 
-    On this host: whether its process is gone. About an owner elsewhere nothing is known, and it is given up
-    after `max_age_s` seconds. Containers that share a memory should differ in their host names.
+    On this host, that is whether its process has ended. The state of an owner on another host is unknown; it
+    counts as dead after `max_age_s` seconds. Containers that share a memory should have different host names.
     """
     parts = owner.split(":")
     if len(parts) == 4 and parts[0] == _host() and parts[2].isdecimal():
@@ -40,25 +41,25 @@ def _host() -> str:
 
 
 def _is_gone(pid: int, start: str) -> bool | None:
-    """Whether the process that had `pid` and began at `start` has ended; `None` if there is no telling."""
-    if os.name != "posix" or pid == 0:  # on Windows `os.kill` is no harmless question
+    """Return whether the process with `pid` that began at `start` has ended; None if this is unknown."""
+    if os.name != "posix" or pid == 0:  # on Windows `os.kill` with signal 0 is not a harmless test
         return None
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
         return True
     except PermissionError:
-        pass  # it is there, and someone else's
+        pass  # it exists and belongs to another user
     now = _start_of(pid)
-    # The same number with another start is another process. Where no start is known, the number decides.
+    # The same id with another start time is another process. If a start time is unknown, the id decides.
     return now == "ended" or bool(now and start and now != start)
 
 
 def _start_of(pid: int) -> str:
-    """When a process began: the boot and the clock ticks since; "ended" for a zombie, "" if not known."""
+    """Return the start of a process, as boot id and clock ticks; "ended" for a zombie, "" if unknown."""
     try:
         with open(f"/proc/{pid}/stat", errors="replace") as file:
-            fields = file.read().rpartition(")")[2].split()  # the name before it may hold blanks and brackets
+            fields = file.read().rpartition(")")[2].split()  # the name may contain blanks and parentheses
         with open("/proc/sys/kernel/random/boot_id") as file:
             boot = file.read()[:8]
         return "ended" if fields[0] in "ZX" else f"{boot}-{fields[19]}"

@@ -1,4 +1,4 @@
-"""What a memory holds, as plain values: the records of tasks and trials, and the checks of what goes in."""
+"""The records of tasks and trials as plain values, and the checks of what is written to a memory."""
 
 import json
 import math
@@ -16,9 +16,9 @@ Params = dict[str, Any]
 Source = Literal["tuner", "added"]
 State = Literal["pending", "complete", "failed"]
 
-LARGEST = 2**63 - 1  # SQLite's whole numbers have 64 bits
+LARGEST = 2**63 - 1  # SQLite's integers have 64 bits
 
-# The columns that a row's checksum covers, in this order.
+# The columns that the checksum of a row covers, in this order.
 TASK_CONTENT = ("name", "budget", "source", "seed", "created")
 TRIAL_CONTENT = (
     *("task_id", "number", "params", "state", "score", "explored"),
@@ -31,17 +31,17 @@ LONGEST_NAME = 4096  # characters
 
 
 class DamagedRow(ValueError):
-    """A row of a memory that this program did not write; the message says which and what is wrong with it."""
+    """A row of a memory was not written by this program; the message names the row and the defect."""
 
 
 class TrialStateError(ValueError):
-    """A task or trial that is not there, or not in the state that the call needs."""
+    """A task or trial does not exist, or is not in the state that the call requires."""
 
 
 @final
 @dataclass(frozen=True)
 class TaskRecord:
-    """One task: a data set on which the model is tuned. `created` is ISO 8601, UTC."""
+    """A task, such as a data set on which the model is tuned. `created` is in ISO 8601, UTC."""
 
     id: int
     name: str
@@ -54,11 +54,13 @@ class TaskRecord:
 @final
 @dataclass(frozen=True)
 class TrialRecord:
-    """One configuration of a task and what became of it.
+    """A configuration of a task, and its state and score.
 
-    Only a complete trial has a `score`, only a pending one may have an `owner`, and only the others have
-    `finished`. `explored`: it was a step of forced exploration. `claims`: how many owners have had it and did
-    not give it back. Times are ISO 8601, UTC.
+    - `score`: set only for a complete trial.
+    - `explored`: whether it was a step of forced exploration.
+    - `owner`: may be set only for a pending trial.
+    - `created`, `finished`: times in ISO 8601, UTC. A pending trial has no `finished`.
+    - `claims`: the number of owners that claimed the trial and did not release it.
     """
 
     id: int
@@ -75,18 +77,18 @@ class TrialRecord:
 
 
 def row_checksum(content: Sequence[Any]) -> int:
-    """The CRC-32 of a row's content: plain values, as SQLite gives them back."""
-    # `ascii` is exact and the same in every Python; what `repr` escapes depends on the version of Unicode.
+    """Return the CRC-32 of the content of a row: plain values, as SQLite returns them."""
+    # `ascii` is exact and the same in every Python. What `repr` escapes depends on the version of Unicode.
     return zlib.crc32(ascii(tuple(content)).encode())
 
 
 def meta_checksum(meta: Mapping[str, str]) -> int:
-    """The CRC-32 of the entries of `meta` that never change."""
+    """Return the CRC-32 of the entries of `meta` that never change."""
     return row_checksum([meta.get(key) for key in META_CONTENT])
 
 
 def utc_text(moment: datetime) -> str:
-    """A moment as the memory writes it, such as 2026-03-01T09:30:00.125000Z."""
+    """Return a time as the memory writes it, such as 2026-03-01T09:30:00.125000Z."""
     return moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
@@ -99,7 +101,7 @@ def seconds_since(text: str) -> float:
 
 
 def is_time(text: Any) -> bool:
-    """Whether `text` is a moment as the memory writes it, or in another form of ISO 8601 with a time zone."""
+    """Return whether `text` is a time in any form of ISO 8601 with a time zone."""
     try:
         return datetime.fromisoformat(text).tzinfo is not None
     except (TypeError, ValueError):
@@ -107,10 +109,10 @@ def is_time(text: Any) -> bool:
 
 
 def strict_json(text: str) -> Any:
-    """Return the content of JSON from a stranger; a `ValueError` says in a few words why it cannot be read.
+    """Return the content of untrusted JSON, or raise a `ValueError` that says why it cannot be read.
 
-    `json.loads` also takes NaN and a key that is there twice, and raises other errors for deep nesting and
-    for numbers of thousands of digits.
+    In contrast to this, `json.loads` accepts NaN and repeated keys, and raises other errors for deep nesting
+    and for numbers with thousands of digits.
     """
     try:
         return _STRICT.decode(text)
@@ -125,7 +127,7 @@ def _constant(word: str) -> NoReturn:
 
 
 def _whole_number(digits: str) -> int:
-    if len(digits) > 400:  # far above the largest float; the text is not repeated in a message
+    if len(digits) > 400:  # far above the largest float; the message does not repeat the text
         raise ValueError(f"a number has {len(digits)} digits")
     return int(digits)
 
@@ -142,7 +144,7 @@ _STRICT = json.JSONDecoder(parse_constant=_constant, parse_int=_whole_number, ob
 
 
 def finite_score(score: Any) -> float | None:
-    """A score as a float, and `None` for what makes a trial failed: `None`, NaN or an infinite number."""
+    """Return a score as a float, or None if it marks a failed trial: None, NaN or infinite."""
     if score is None:
         return None
     try:
@@ -152,11 +154,11 @@ def finite_score(score: Any) -> float | None:
     except (TypeError, ValueError, OverflowError):
         message = f"`score` should be a number, or None for a failed trial, but got {score!r}."
         raise ValueError(message) from None
-    return number + 0.0 if math.isfinite(number) else None  # the sum makes -0.0 a 0.0, as SQLite does
+    return number + 0.0 if math.isfinite(number) else None  # the sum turns -0.0 into 0.0, as SQLite does
 
 
 def whole(argument: str, value: Any, *, at_least: int) -> int:
-    """A whole number that SQLite can hold."""
+    """Return `value` as an integer from `at_least` to the largest that SQLite can hold."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -169,7 +171,7 @@ def whole(argument: str, value: Any, *, at_least: int) -> int:
 
 
 def task_name(name: Any) -> str:
-    """The name of a task: words, with at least one visible character."""
+    """Return `name` if it is valid for a task: encodable text with at least one visible character."""
     if not isinstance(name, str) or not name.strip():
         raise ValueError(f"`name` should be a task's name, a string that is not empty, but got {name!r}.")
     if len(name) > LONGEST_NAME:

@@ -1,8 +1,8 @@
-"""Reading a damaged memory: every row that SQLite can still reach, and a count of those it cannot.
+"""Reads a damaged memory: every row that SQLite can still read, and a count of those that it cannot.
 
-Tables are read along the row ids, without indexes, around the pages that cannot be read. Page 1 of a file
-holds its header and its schema, which are the same in all memories of one format. So a damaged or foreign
-page 1 is replaced by that of a fresh memory. All this happens on a copy of the file.
+Tables are read in the order of row ids, without indexes, around unreadable pages. Page 1 of a file holds its
+header and its schema, which are the same in all memories of one format. A damaged or foreign page 1 is
+therefore replaced by that of a new memory. All this happens on a copy of the file.
 """
 
 import contextlib
@@ -30,13 +30,13 @@ from jlibo.tune.memory.records import (
 from jlibo.tune.space.space import SearchSpace
 
 _PAGE_SIZES = tuple(2**power for power in range(9, 17))
-_LEAF = 0x0D  # the first byte of a page with rows of a table
+_LEAF = 0x0D  # the first byte of a page that holds rows of a table
 
 
 @final
 @dataclass
 class Remains:
-    """What one attempt to read the file gave."""
+    """The result of one attempt to read the file."""
 
     space: SearchSpace | None
     maximise: bool
@@ -44,11 +44,11 @@ class Remains:
     trials: list[TrialRecord]
     lost: Counter[str]
     notes: list[str]
-    worth: tuple[bool, int, bool]  # to compare attempts: checksums match, number of rows, the space is there
+    worth: tuple[bool, int, bool]  # to compare attempts: checksums match, number of rows, space was read
 
 
 def read_remains(copy: Path, space: SearchSpace | None, maximise: bool | None, *, verify: bool) -> Remains:
-    """What can be read of a file as it is, or with a fresh page 1 if its schema is not that of a memory."""
+    """Read a file as it is, or with a new page 1 if its schema is not that of a memory."""
     version = _version(copy)
     if version is not None:
         return _read_tables(copy, version, space, maximise, verify=verify)
@@ -77,7 +77,7 @@ def read_remains(copy: Path, space: SearchSpace | None, maximise: bool | None, *
 
 
 def _version(copy: Path) -> int | None:
-    """The format of a file whose header and schema are those of a memory."""
+    """Return the format of a file; None if its header or schema is not that of a memory."""
     try:
         with contextlib.closing(connect(str(copy))) as database:
             (version,) = database.execute("PRAGMA user_version").fetchone()
@@ -88,14 +88,14 @@ def _version(copy: Path) -> int | None:
 
 
 def _page_sizes(head: bytes, file_size: int) -> list[int]:
-    """The sizes that pages may have, at least two a file: what the header says, the usual one, the others."""
+    """Return the page sizes to try: that in the header, the usual one, the others; a file has >= 2 pages."""
     said = int.from_bytes(head[16:18], "big")
     sizes = dict.fromkeys([65536 if said == 1 else said, 4096, *_PAGE_SIZES])
     return [size for size in sizes if size in _PAGE_SIZES and file_size >= 2 * size]
 
 
 def _first_page(scratch: Path, size: int, version: int, num_pages: int) -> bytes:
-    """Page 1 of a new memory: tables are made in a fixed order, so their root pages are always the same."""
+    """Return page 1 of a new memory. Tables are created in a fixed order, so their root pages are fixed."""
     scratch.unlink(missing_ok=True)
     with contextlib.closing(connect(str(scratch), mode="rwc")) as database:
         database.execute(f"PRAGMA page_size = {size}")
@@ -105,7 +105,7 @@ def _first_page(scratch: Path, size: int, version: int, num_pages: int) -> bytes
         database.execute("COMMIT")
     page = bytearray(scratch.read_bytes()[:size])
     page[28:32] = num_pages.to_bytes(4, "big")
-    page[32:40] = bytes(8)  # no list of free pages: nothing is written to the copy
+    page[32:40] = bytes(8)  # no list of free pages, which only writing would need
     return bytes(page)
 
 
@@ -164,7 +164,7 @@ def _read_problem(
 def _reading(copy: Path) -> Iterator[rows.MemoryConnection]:
     with contextlib.closing(connect(str(copy))) as database:
         database.execute("PRAGMA query_only = ON")
-        # A text that is not UTF-8 spoils its row alone, which is then not what its checksum says.
+        # A text that is not UTF-8 must invalidate only its own row, whose checksum then does not match.
         database.text_factory = lambda data: data.decode("utf-8", "surrogateescape")
         yield database
 
@@ -172,7 +172,7 @@ def _reading(copy: Path) -> Iterator[rows.MemoryConnection]:
 def _rows(
     copy: Path, table: str, content: tuple[str, ...], version: int, lost: Counter[str], notes: list[str]
 ) -> list[tuple[Any, ...]]:
-    """The rows of a table that can be read: id, content and checksum."""
+    """Return the readable rows of a table: id, content and checksum."""
     there = [column for column in content if version > 1 or column != "claims"]
     columns = f"id, {', '.join(there)}{', checksum' if version > 1 else ''}"
     with _reading(copy) as database:
@@ -183,7 +183,7 @@ def _rows(
             listed = {row[0] for row in itertools.islice(database.execute(question), copy.stat().st_size)}
     if is_damaged or (listed is not None and listed - set(found)):
         for row in _rows_of_lost_pages(copy, table, columns):
-            # Pages that are no longer in use may hold rows that were deleted; the index tells.
+            # Pages that are no longer in use may hold deleted rows. The index lists the ids that exist.
             is_missing = row[0] not in found and (listed is None or row[0] in listed)
             if is_missing and _is_of(table, _completed(table, row, version)):
                 found[row[0]] = row
@@ -196,7 +196,7 @@ def _rows(
 
 
 def _completed(table: str, row: tuple[Any, ...], version: int) -> tuple[Any, ...]:
-    """A row with all that format 2 has: format 1 has neither claims nor checksums."""
+    """Return a row with all columns of format 2; format 1 has neither claims nor checksums."""
     if version > 1:
         return row
     content = (*row[1:], 0) if table == "trials" else row[1:]
@@ -204,7 +204,7 @@ def _completed(table: str, row: tuple[Any, ...], version: int) -> tuple[Any, ...
 
 
 def _is_of(table: str, row: tuple[Any, ...]) -> bool:
-    """Whether a row makes sense in this table, and its checksum matches."""
+    """Return whether a row is valid in this table and its checksum matches."""
     try:
         if table == "tasks":
             rows.checked_task(*row)
@@ -216,10 +216,10 @@ def _is_of(table: str, row: tuple[Any, ...]) -> bool:
 
 
 def _rows_of_lost_pages(copy: Path, table: str, columns: str) -> Iterator[tuple[Any, ...]]:
-    """The rows of all pages that look like a leaf of a table, whether anything still leads there or not.
+    """Yield the rows of all pages that look like a leaf of a table, whether they are still linked or not.
 
-    Each is put in the place of the table's root, so that SQLite reads it as the whole table. Rows of other
-    tables come too; `_is_of` tells them apart.
+    Each page is written over the root page of the table, so that SQLite reads it as the whole table. Rows of
+    other tables are included; `_is_of` filters them out.
     """
     with _reading(copy) as database:
         (size,) = database.execute("PRAGMA page_size").fetchone()
@@ -248,10 +248,10 @@ def _rows_of_lost_pages(copy: Path, table: str, columns: str) -> Iterator[tuple[
 def _scan(
     database: sqlite3.Connection, table: str, columns: str, size: int
 ) -> tuple[dict[int, tuple[Any, ...]], bool]:
-    """All rows that can be read, by id, and whether some page could not be read.
+    """Return all readable rows, by id, and whether some page could not be read.
 
-    A range of ids is read upwards and downwards, each until an error, and what is left in the middle is cut
-    in two. So all rows but those on damaged pages are found.
+    A range of ids is read in both directions, each until an error. The remaining middle is split in two
+    ranges. This finds all rows except those on damaged pages.
     """
     found: dict[int, tuple[Any, ...]] = {}
     whole = (-(2**63), 2**63 - 1)
@@ -260,13 +260,13 @@ def _scan(
     question = f"SELECT {columns} FROM {table} NOT INDEXED WHERE id BETWEEN ? AND ? ORDER BY id "
 
     def read(low: int, high: int, order: str) -> tuple[int | None, bool]:
-        """Read until an error: the last id, if any, and whether the end of the range was reached."""
+        """Read until an error; return the last id, if any, and whether the end of the range was reached."""
         nonlocal bytes_left
         last = None
         try:
             for row in database.execute(question + order, (low, high)):
                 bytes_left -= sum(len(value) for value in row if isinstance(value, str | bytes))
-                # In a damaged or hostile tree a page may come again and again.
+                # A damaged or hostile tree may contain a cycle of pages.
                 is_next = last is None or (row[0] > last if order == "ASC" else row[0] < last)
                 if not is_next or bytes_left < 0:
                     return last, False
@@ -299,7 +299,7 @@ def _scan(
 
 
 def _largest_id(database: sqlite3.Connection, table: str, size: int) -> int:
-    """The largest id that a table can have had: what SQLite noted, or as many as fit into the file."""
+    """Return the largest possible id of a table: SQLite's counter, or a bound from the size of the file."""
     with contextlib.suppress(*SQLITE_ERRORS):
         found = database.execute("SELECT seq FROM sqlite_sequence WHERE name = ?", (table,)).fetchone()
         if found is not None and type(found[0]) is int and 0 < found[0] < 2**40:

@@ -1,4 +1,4 @@
-"""The statements that read and write the rows of a memory, each inside of its caller's transaction."""
+"""Statements that read and write the rows of a memory, inside the transaction of their caller."""
 
 import json
 import math
@@ -26,13 +26,14 @@ from jlibo.tune.memory.records import (
 )
 from jlibo.tune.space.space import SearchSpace
 
-LARGEST_REVISION = 2**62  # leaves room to count on from whatever a file holds
+LARGEST_REVISION = 2**62  # leaves room to increase the counter of any file
 
 TASK = f"id, {', '.join(TASK_CONTENT)}, checksum"
 TRIAL = f"id, {', '.join(TRIAL_CONTENT)}, checksum"
 
-# A revision grows with every change to finished trials. Each task notes it at its last change and `meta` at
-# the last deletion, so the largest note but that of one task tells whether anything changed in the others.
+# The revision grows with every change to finished trials. Each task stores the revision of its last change,
+# and `meta` that of the last deletion. The largest stored value, except that of one task, therefore shows
+# whether anything changed in the other tasks.
 _REVISION = """
     SELECT MAX(CAST(value AS INTEGER), COALESCE((SELECT MAX(changed) FROM tasks WHERE id IS NOT ?), 0))
     FROM meta WHERE key = 'deleted'
@@ -40,7 +41,7 @@ _REVISION = """
 
 
 def plain_params(text: str) -> Params:
-    """Parameters as a row holds them, whatever the space."""
+    """Return the parameters in a row, not checked against a space."""
     params = strict_json(text)
     if not isinstance(params, dict):
         raise ValueError("its parameters are not a JSON object")
@@ -49,13 +50,13 @@ def plain_params(text: str) -> Params:
 
 @final
 class MemoryConnection(sqlite3.Connection):
-    """A connection to a memory; `params_fn` reads the parameters of its trials and checks them."""
+    """A connection to a memory; `params_fn` parses and checks the parameters of its trials."""
 
     params_fn: Callable[[str], Params] = staticmethod(plain_params)
 
 
 def params_text(params: Params) -> str:
-    """Parameters as JSON: sorted, so that equal ones are equal texts, and never NaN."""
+    """Return parameters as JSON, sorted so that equal parameters give equal texts; NaN is an error."""
     return json.dumps(params, allow_nan=False, sort_keys=True)
 
 
@@ -70,7 +71,7 @@ def read_meta(database: sqlite3.Connection) -> dict[str, str]:
 
 
 def read_problem(meta: Mapping[str, str]) -> tuple[SearchSpace, bool]:
-    """The search space of a memory and whether it maximises, or a `DamagedRow`."""
+    """Return the search space of a memory and whether it maximises, or raise a `DamagedRow`."""
     try:
         return SearchSpace.from_spec(strict_json(meta["space"])), {"0": False, "1": True}[meta["maximise"]]
     except (KeyError, TypeError, ValueError, RecursionError) as error:
@@ -86,7 +87,7 @@ def revision(database: sqlite3.Connection, excluding: int | None = None) -> int:
 
 
 def note_change(database: sqlite3.Connection, task_id: int) -> None:
-    """Say that finished trials of the task are not what they were."""
+    """Record that the finished trials of a task changed."""
     after = revision(database) + 1
     database.execute("UPDATE tasks SET changed = ? WHERE id = ?", (after, task_id))
 
@@ -101,19 +102,19 @@ def find_task(database: sqlite3.Connection, name: str) -> TaskRecord | None:
 
 
 def insert_task(database: sqlite3.Connection, task: TaskRecord) -> int:
-    """Write a new task; its id is given by the database, and returned."""
+    """Insert a new task and return its id, which the database assigns."""
     content = (task.name, task.budget, task.source, task.seed, task.created)
     return _insert(database, "tasks", TASK_CONTENT, content)
 
 
 def delete_task(database: sqlite3.Connection, task_id: int) -> None:
     after = revision(database) + 1
-    database.execute("DELETE FROM tasks WHERE id = ?", (task_id,))  # its trials go with it
+    database.execute("DELETE FROM tasks WHERE id = ?", (task_id,))  # ON DELETE CASCADE deletes its trials
     database.execute("UPDATE meta SET value = ? WHERE key = 'deleted'", (str(after),))
 
 
 def count_trials(database: sqlite3.Connection, task_id: int) -> tuple[int, int]:
-    """How many trials a task has, and the number of its next one; these differ if an import left gaps."""
+    """Return the count of a task's trials and the number of the next; they differ if an import left gaps."""
     if database.execute("SELECT 1 FROM tasks WHERE id = ?", (task_id,)).fetchone() is None:
         raise TrialStateError(f"there is no task with the id {task_id!r} in the memory; was it deleted?")
     question = "SELECT COUNT(*), COALESCE(MAX(number), -1) FROM trials WHERE task_id = ?"
@@ -126,7 +127,7 @@ def count_trials(database: sqlite3.Connection, task_id: int) -> tuple[int, int]:
 
 
 def read_trials(database: MemoryConnection, where: str = "TRUE", *values: Any) -> list[TrialRecord]:
-    """The trials of which `where`, a condition in SQL, is true; by task and number."""
+    """Return the trials that meet `where`, a condition in SQL, by task and number."""
     question = f"SELECT {TRIAL} FROM trials WHERE {where} ORDER BY task_id, number"
     return [checked_trial(database.params_fn, *row) for row in database.execute(question, values)]
 
@@ -138,8 +139,8 @@ def read_trial(database: MemoryConnection, trial_id: int) -> TrialRecord:
 
 
 def insert_trial(database: sqlite3.Connection, trial: TrialRecord) -> int:
-    """Write a new trial; its id is given by the database, and returned. To have an owner is a first claim."""
-    score = None if trial.score is None else trial.score + 0.0  # SQLite keeps -0.0 as 0.0
+    """Insert a new trial and return its id, which the database assigns. An owner counts as a first claim."""
+    score = None if trial.score is None else trial.score + 0.0  # SQLite stores -0.0 as 0.0
     content = (
         *(trial.task_id, trial.number, params_text(trial.params), trial.state, score),
         *(int(trial.explored), trial.owner, trial.created if trial.owner else None, trial.created),
@@ -151,7 +152,7 @@ def insert_trial(database: sqlite3.Connection, trial: TrialRecord) -> int:
 def finish_trial(
     database: sqlite3.Connection, trial: TrialRecord, score: float | None, finished: str
 ) -> None:
-    """Make a pending trial complete, or failed if there is no score."""
+    """Mark a pending trial as complete, or as failed if there is no score."""
     state = "failed" if score is None else "complete"
     _update_trial(database, trial.id, state=state, score=score, finished=finished, owner=None, claimed=None)
     note_change(database, trial.task_id)
@@ -160,9 +161,9 @@ def finish_trial(
 def claimable(
     database: sqlite3.Connection, task_id: int, owner: str, among: Sequence[int] | None = None
 ) -> list[tuple[int, str | None, str]]:
-    """The pending trials that are not `owner`'s: id, who has it (if anyone), and since when.
+    """Return the pending trials that `owner` does not hold: id, current owner or None, and since when.
 
-    `among`: the ids of all pending trials, if they are known; otherwise all trials of the task are looked at.
+    `among` are the ids of all pending trials, if known; otherwise all trials of the task are searched.
     """
     question = (
         "SELECT number, id, owner, COALESCE(claimed, created) FROM trials "
@@ -183,19 +184,19 @@ def claimable(
 
 
 def portions(ids: Sequence[int]) -> Iterator[Sequence[int]]:
-    """The ids in pieces that one statement can take; SQLite's limit is 999 in old versions."""
+    """Yield the ids in pieces that one statement can bind; SQLite's limit is 999 in old versions."""
     return (ids[start : start + 500] for start in range(0, len(ids), 500))
 
 
 def is_one_of(ids: Sequence[int]) -> str:
-    """The condition in SQL that the id is one of these, which are the values to bind."""
+    """Return the SQL condition that the id is one of `ids`, which are the values to bind."""
     return f"id IN ({', '.join('?' * len(ids))})"
 
 
 def change_owner(database: MemoryConnection, trial_id: int, *, old: str | None, new: str, since: str) -> bool:
-    """Give a pending trial of `old` to `new`; False if by now it is not pending or not of `old`.
+    """Move a pending trial from `old` to `new`; return False if it is no longer pending or held by `old`.
 
-    It counts as one more claim.
+    This counts as one more claim.
     """
     for trial in read_trials(database, "id = ? AND state = 'pending' AND owner IS ?", trial_id, old):
         _update_trial(database, trial_id, owner=new, claimed=since, claims=trial.claims + 1)
@@ -204,7 +205,7 @@ def change_owner(database: MemoryConnection, trial_id: int, *, old: str | None, 
 
 
 def release(database: MemoryConnection, owner: str) -> int:
-    """Take all trials from `owner`. A claim that was given back does not count."""
+    """Release all trials of `owner` and return their number. A released claim does not count."""
     held = read_trials(database, "owner = ?", owner)
     for trial in held:
         _update_trial(database, trial.id, owner=None, claimed=None, claims=max(trial.claims - 1, 0))
@@ -222,7 +223,7 @@ def checked_task(
     *,
     verify: bool = True,
 ) -> TaskRecord:
-    """The record of a row of `tasks`, or a `DamagedRow`; `verify=False` does not look at its checksum."""
+    """Return the record of a row of `tasks`, or raise a `DamagedRow`; `verify=False` skips the checksum."""
     try:
         if verify and checksum != row_checksum((name, budget, source, seed, created)):
             raise ValueError("its checksum does not match")
@@ -241,7 +242,7 @@ def checked_task(
 def checked_trial(
     params_fn: Callable[[str], Params], id: Any, *columns: Any, verify: bool = True
 ) -> TrialRecord:
-    """The record of a row of `trials`, or a `DamagedRow`; `params_fn` reads and checks its parameters."""
+    """Return the record of a row of `trials`, or raise a `DamagedRow`; `params_fn` parses its parameters."""
     *content, checksum = columns
     task_id, number, params, state, score, explored, owner, claimed, created, finished, claims = content
     try:
@@ -278,12 +279,12 @@ def _insert(
     marks = ", ".join("?" * (len(columns) + 1))
     statement = f"INSERT INTO {table} ({', '.join(columns)}, checksum) VALUES ({marks})"
     cursor = database.execute(statement, (*content, row_checksum(content)))
-    assert cursor.lastrowid is not None  # it is there after an INSERT
+    assert cursor.lastrowid is not None  # always set after an INSERT
     return cursor.lastrowid
 
 
 def update_task(database: sqlite3.Connection, task_id: int, **changes: Any) -> None:
-    """Change columns of a task that was just read, and its checksum with them."""
+    """Change columns of a task that was read in this transaction, and update its checksum."""
     _update(database, "tasks", TASK_CONTENT, task_id, changes)
 
 
@@ -294,7 +295,7 @@ def _update_trial(database: sqlite3.Connection, trial_id: int, **changes: Any) -
 def _update(
     database: sqlite3.Connection, table: str, columns: tuple[str, ...], row_id: int, changes: dict[str, Any]
 ) -> None:
-    # Callers have read the row in this transaction: a damaged row never gets a checksum that fits.
+    # Callers have read and checked the row in this transaction, so a damaged row never gets a valid checksum.
     row = database.execute(f"SELECT {', '.join(columns)} FROM {table} WHERE id = ?", (row_id,)).fetchone()
     content = [changes.get(column, value) for column, value in zip(columns, row, strict=True)]
     assignments = ", ".join(f"{column} = ?" for column in changes)

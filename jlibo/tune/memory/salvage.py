@@ -1,6 +1,6 @@
-"""Salvage: what can be read of a damaged memory becomes a new one.
+"""Salvage: writes the readable part of a damaged memory to a new memory.
 
-The damaged file is copied first and never changed. The new one gets its name when it is whole and on the
+The damaged file is copied first and never changed. The new file gets its name when it is complete and on the
 disk.
 """
 
@@ -31,10 +31,10 @@ _DRAFTS = ".salvage~"
 @final
 @dataclass(frozen=True)
 class SalvageReport:
-    """What `salvage` wrote, and what it could not.
+    """What `salvage` wrote, and what it could not write.
 
-    `lost` counts by reason the tasks and trials that are not in the new memory, and `notes` says what else is
-    not as it was.
+    `lost` counts by reason the tasks and trials that are not in the new memory. `notes` lists all other
+    differences.
     """
 
     num_tasks: int
@@ -56,18 +56,17 @@ def salvage(
     maximise: bool | None = None,
     verify: bool = True,
 ) -> SalvageReport:
-    """Write what can be read of the memory at `path` to a new memory at `new`.
+    """Write the readable part of the memory at `path` to a new memory at `new`.
 
-    `new` appears as a whole or not at all, and never takes the place of a file. The file at `path` is not
-    changed.
+    `new` is written completely or not at all, and never replaces a file. The file at `path` is not changed.
 
     **Arguments:**
 
     - `path`: a memory, damaged or not.
-    - `new`: where to write; nothing may be there.
-    - `space`, `maximise`: the problem, used only if that in the file cannot be read.
-    - `verify`: leave out rows whose checksum does not match. With `False` they are kept if they make sense,
-      as those of a file that was edited by hand do.
+    - `new`: the path of the new memory; it must not exist.
+    - `space`, `maximise`: the search space and direction, used only if those in the file cannot be read.
+    - `verify`: leave out rows whose checksum does not match. If False, they are kept if they are valid
+      otherwise, as in a file that was edited by hand.
 
     **Returns:**
 
@@ -75,7 +74,8 @@ def salvage(
 
     **Raises:**
 
-    `MemoryFileError` if there is no file at `path`, something is at `new`, or nothing can be read.
+    - `MemoryFileError`: there is no file at `path`, `new` exists, nothing can be read, or a file cannot be
+      copied or written.
     """
     source, target = Path(path), Path(new)
     if not source.is_file():
@@ -108,7 +108,7 @@ def salvage(
 
 @contextlib.contextmanager
 def _draft_folder(target: Path) -> Iterator[Path]:
-    """A folder beside the target that is removed afterwards; those of killed processes are removed now."""
+    """Yield a temporary folder next to the target; folders left by killed processes are removed."""
     prefix = f".{target.name}{_DRAFTS}"
     parent = target.parent
     with contextlib.suppress(OSError):
@@ -122,9 +122,10 @@ def _draft_folder(target: Path) -> Iterator[Path]:
 
 
 def _copy(source: Path, copy: Path) -> None:
-    """Copy a file and its journal. A lock keeps writers out meanwhile, if SQLite can lock the file.
+    """Copy a file and its journal, under a lock that keeps writers out if SQLite can lock the file.
 
-    No transaction of this process may be open: closing any handle of a file drops the process's locks on it.
+    No transaction of this process may be open, because closing any handle of a file drops the locks that the
+    process holds on it.
     """
     with LOCK, contextlib.ExitStack() as stack:
         with contextlib.suppress(*SQLITE_ERRORS):
@@ -138,7 +139,7 @@ def _copy(source: Path, copy: Path) -> None:
 
 
 def _publish(draft: Path, target: Path) -> None:
-    """Give a finished file its name, unless something has that name by now."""
+    """Give a finished file its name, unless that name is taken by now."""
     try:
         os.link(draft, target)
     except FileExistsError:
@@ -159,7 +160,7 @@ def _publish(draft: Path, target: Path) -> None:
 
 
 def _write(draft: Path, found: Remains) -> SalvageReport:
-    """Write what was found to a new memory. Owners are left out: pending trials are free to claim."""
+    """Write the remains to a new memory, without owners, so that pending trials can be claimed."""
     assert found.space is not None
     lost, notes, tasks = Counter(found.lost), list(found.notes), dict(found.tasks)
     for trial in found.trials:

@@ -1,8 +1,8 @@
-"""The tables of a memory in every version of its format, and how one version becomes the next.
+"""The tables of a memory in every version of its format, and the migrations between versions.
 
-Each row carries a CRC-32 of its content. SQLite's own check finds damage to the structure of a file, but not
-a flipped bit inside of a number or a text. The checksum is not a signature: a program that writes to the file
-on purpose can write a matching one.
+Each row has a CRC-32 of its content. SQLite's own check finds damage to the structure of a file, but not a
+flipped bit inside a number or a text. The checksum is not a signature: a program that modifies the file on
+purpose can write a matching one.
 """
 
 import re
@@ -13,12 +13,12 @@ from jlibo.printable import printable
 from jlibo.tune.memory import records as records
 from jlibo.tune.memory.errors import MemoryFileError, damaged, not_ours, place_of
 
-APPLICATION_ID = 0x6A6C6962  # "jlib": SQLite keeps it in the file's header, where `file(1)` finds it too
+APPLICATION_ID = 0x6A6C6962  # "jlib"; in the header of the file, where `file(1)` finds it too
 FORMAT_VERSION = 2
 
-# Types are checked by CHECK and not by STRICT: an SQLite before 3.37 cannot even read a file with a STRICT
-# table, and a memory moves between machines. AUTOINCREMENT, so that the id of a deleted trial never comes
-# back: a late `tell` must not land on another trial. Times are ISO 8601, UTC.
+# CHECK constraints and not STRICT tables check the types: SQLite before 3.37 cannot read a file with a STRICT
+# table, and a memory may move between machines. AUTOINCREMENT ensures that the id of a deleted trial is never
+# reused, so that a late `tell` cannot change another trial. Times are ISO 8601, UTC.
 _META = """CREATE TABLE meta (
     key TEXT PRIMARY KEY NOT NULL,
     value TEXT NOT NULL CHECK (typeof(value) = 'text')
@@ -65,7 +65,7 @@ TABLES: dict[int, dict[str, str]] = {
 
 
 def seal_meta(database: sqlite3.Connection) -> None:
-    """Write the checksum of the entries of `meta`; `deleted` is a counter and not part of it."""
+    """Write the checksum of the entries of `meta`, except the counter `deleted`."""
     meta = dict(database.execute("SELECT key, value FROM meta").fetchall())
     value = str(records.meta_checksum(meta))
     database.execute("INSERT OR REPLACE INTO meta (key, value) VALUES ('checksum', ?)", (value,))
@@ -84,15 +84,15 @@ def _from_1_to_2(database: sqlite3.Connection) -> None:
     seal_meta(database)
 
 
-# From the version of a format to what turns it into the next, inside the transaction that sets the version.
+# The function that migrates each version to the next, inside the transaction that sets the version.
 MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {1: _from_1_to_2}
 
 
 def problem_of(database: sqlite3.Connection, version: int) -> str | None:
-    """Say how the schema of a file differs from that of a memory of this version; None if it does not.
+    """Return how the schema of a file differs from that of a memory of this version; None if it does not.
 
-    It has to be asked before the first query on a table. A stranger's view under the name of a table can run
-    for ever, a trigger or another CHECK can change what is written.
+    Call it before the first query on a table: in an untrusted file, a view with the name of a table can run
+    forever, and a trigger or another CHECK can change what is written.
     """
     found = database.execute("SELECT type, name, tbl_name, sql FROM sqlite_master LIMIT 100").fetchall()
     there = [_normal(*row) for row in found]
@@ -110,19 +110,19 @@ def problem_of(database: sqlite3.Connection, version: int) -> str | None:
 
 def _expected(version: int) -> list[tuple[str, str, str, str]]:
     tables = [_normal("table", name, name, sql) for name, sql in TABLES[version].items()]
-    # What SQLite adds by itself: an index for each UNIQUE or TEXT PRIMARY KEY, the counters of AUTOINCREMENT.
+    # SQLite adds an index for each UNIQUE or TEXT PRIMARY KEY, and the counters of AUTOINCREMENT.
     indexes = [_normal("index", f"sqlite_autoindex_{name}_1", name, None) for name in TABLES[version]]
     counters = "CREATE TABLE sqlite_sequence(name,seq)"
     return [*tables, *indexes, _normal("table", "sqlite_sequence", "sqlite_sequence", counters)]
 
 
 def _normal(kind: object, name: object, table: object, sql: object) -> tuple[str, str, str, str]:
-    # No text between quotes in our statements has a blank in it, so blanks are layout.
+    # No quoted text in the statements above contains a blank, so all blanks are layout.
     return str(kind), str(name), str(table), re.sub(r"\s*([(),])\s*", r"\1", " ".join(str(sql).split()))
 
 
 def check_content(database: sqlite3.Connection, path: str | None) -> None:
-    """Check the file as a whole: pages, indexes, the CHECKs of all rows, and that each trial has its task."""
+    """Check the whole file: pages, indexes, the CHECKs of all rows, and that each trial has its task."""
     (problem,) = database.execute("PRAGMA integrity_check(1)").fetchone()
     if problem != "ok":
         raise damaged(path, printable(problem.replace("\n", " "), max_length=200))
@@ -132,7 +132,7 @@ def check_content(database: sqlite3.Connection, path: str | None) -> None:
 
 
 def check_format(database: sqlite3.Connection, path: str | None) -> int | None:
-    """The version of the file's format, checked to have its schema; `None` for a file without content."""
+    """Return the version of the file's format, after a check of its schema; None for an empty file."""
     version = _format_of(database, path)
     if version is not None:
         if version not in TABLES:
@@ -147,7 +147,7 @@ def check_format(database: sqlite3.Connection, path: str | None) -> int | None:
 
 
 def _format_of(database: sqlite3.Connection, path: str | None) -> int | None:
-    """The version of the file's format; `None` for a file without content."""
+    """Return the version of the file's format; None for an empty file."""
     application_id, version, num_schema_changes = (
         database.execute(f"PRAGMA {name}").fetchone()[0]
         for name in ("application_id", "user_version", "schema_version")
@@ -165,7 +165,7 @@ def _format_of(database: sqlite3.Connection, path: str | None) -> int | None:
 
 
 def create(database: sqlite3.Connection, meta: Mapping[str, str], version: int = FORMAT_VERSION) -> None:
-    """Make the tables of a new memory, with these entries in `meta`."""
+    """Create the tables of a new memory, with these entries in `meta`."""
     for statement in TABLES[version].values():
         database.execute(statement)
     database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
@@ -174,7 +174,7 @@ def create(database: sqlite3.Connection, meta: Mapping[str, str], version: int =
 
 
 def migrate(database: sqlite3.Connection, path: str | None, version: int) -> None:
-    """Bring the tables to the newest version; the caller sets the version of the file."""
+    """Migrate the tables to the newest version; the caller sets the version of the file."""
     for old in range(version, FORMAT_VERSION):
         if old not in MIGRATIONS:
             raise MemoryFileError(

@@ -1,4 +1,4 @@
-"""Search spaces: parameters, their unit coordinates, the features on them, and candidates."""
+"""Search spaces: parameters, their unit coordinates, feature maps and candidates."""
 
 from jlibo.tune.space.parameters import Categorical as Categorical
 from jlibo.tune.space.parameters import Float as Float

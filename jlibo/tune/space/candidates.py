@@ -1,8 +1,8 @@
-"""Which configurations are considered next: a pool over the space, points around the best, or all there are.
+"""Candidates for the next trial: the whole space, or a pool over it and points around the best trials.
 
-A space with few configurations is considered whole. Others get a pool drawn once for each task, and with
-every question some more points near the best trials so far, at several distances, so that the search can
-close in on an optimum that lies between the points of the pool.
+If a space has few configurations, all of them are candidates. Otherwise the candidates are a pool, drawn once
+per task, and points near the best trials so far, drawn anew at every ask. The latter lie at several
+distances, so that the search can approach an optimum between the points of the pool.
 """
 
 import math
@@ -18,27 +18,28 @@ DISTANCES = (0.2, 0.05, 0.01)
 NUM_CENTRES = 4
 FAILURE_RADIUS = 0.1
 MARGIN = 2.0
-"""A configuration next to a failure is considered if a score is nearer, by this factor."""
+"""A configuration near a failure stays a candidate if its distance to the failure is at least this many
+times its distance to a scored trial."""
 SAME = 1e-9
-"""Unit coordinates closer than this are the same: logarithms of arrays and of numbers round differently."""
+"""Unit coordinates that differ by less are equal: logarithms of arrays and of scalars round differently."""
 MANY_POINTS = 1000
-"""More points than this are searched by a tree."""
+"""With more points than this, nearest neighbours are found with a k-d tree."""
 
 
 def num_configurations(space: SearchSpace) -> int | None:
-    """How many configurations a space has; None if a parameter is continuous."""
+    """Return the number of configurations of a space; None if a parameter is continuous."""
     counts = [parameter.num_values for parameter in space.values()]
     return None if None in counts else math.prod(count for count in counts if count is not None)
 
 
 def whole_space(space: SearchSpace, most: int = POOL + NEARBY) -> np.ndarray | None:
-    """All configurations of a space that has at most `most`, as unit points; None if there are more."""
+    """Return all configurations of a space as unit points; None if there are more than `most`."""
     count = num_configurations(space)
     return None if count is None or count > most else _configurations(space, np.arange(count))
 
 
 def _configurations(space: SearchSpace, places: np.ndarray) -> np.ndarray:
-    """The unit points of the configurations at `places` in a finite space, the last parameter fastest."""
+    """Return the unit points of the configurations with these indices; the last parameter varies fastest."""
     columns = []
     for parameter in reversed(list(space.values())):
         places, digits = np.divmod(places, parameter.num_values or 1)
@@ -48,16 +49,17 @@ def _configurations(space: SearchSpace, places: np.ndarray) -> np.ndarray:
 
 
 def untried(space: SearchSpace, tried: np.ndarray, *, seed: Sequence[int]) -> np.ndarray | None:
-    """Points of the space that are not among those tried, [NEARBY, dim]; None if there are none left.
+    """Return untried points of the space, `[NEARBY, dim]`; None if every configuration was tried.
 
-    For the case that all points of a pool were tried, although the space has more.
+    Used when all points of a pool were tried although the space has more.
     """
     rng = np.random.default_rng(list(seed))
     count = num_configurations(space)
-    if count is None or count >= 2**53:  # more than will ever be tried: nearly any point is new
+    if count is None or count >= 2**53:  # far more than can be tried, so nearly every point is new
         points = space.sample_unit(NEARBY, rng=rng)
     else:
-        # Among any len(tried) + 1 different configurations one is new. They are taken at equal distances.
+        # At least one of any len(tried) + 1 distinct configurations is new. A step that is coprime to `count`
+        # gives equally spaced indices that do not repeat.
         step = int(rng.integers(1, count)) if count > 1 else 1
         while math.gcd(step, count) > 1:
             step = step % count + 1
@@ -69,12 +71,15 @@ def untried(space: SearchSpace, tried: np.ndarray, *, seed: Sequence[int]) -> np
 
 
 def pool(space: SearchSpace, *, seed: Sequence[int]) -> np.ndarray:
-    """Points spread over the space, the same for the same seed."""
+    """Return points spread over the space, `[POOL, dim]`; a function of the space and the seed."""
     return space.sample_unit(POOL, rng=np.random.default_rng(list(seed)))
 
 
 def nearby(space: SearchSpace, centres: np.ndarray, *, seed: Sequence[int]) -> np.ndarray:
-    """Points around the given ones, [NEARBY, dim]; around none, points anywhere."""
+    """Return points around the first `NUM_CENTRES` centres, `[NEARBY, dim]`.
+
+    Without centres, the points are spread over the space.
+    """
     rng = np.random.default_rng(list(seed))
     if len(centres) == 0:
         return space.sample_unit(NEARBY, rng=rng)
@@ -82,12 +87,13 @@ def nearby(space: SearchSpace, centres: np.ndarray, *, seed: Sequence[int]) -> n
     chosen = centres[rng.integers(len(centres), size=NEARBY)]
     distances = np.asarray(DISTANCES)[rng.integers(len(DISTANCES), size=NEARBY)]
     steps = rng.normal(size=chosen.shape) * distances[:, None]
-    # Half of them move along one coordinate alone, which in many dimensions is the only way to stay near.
+    # Half of the points move along a single coordinate. In many dimensions, a step in all coordinates leaves
+    # the neighbourhood.
     alone = rng.integers(chosen.shape[1], size=NEARBY)
     along = rng.uniform(size=NEARBY) < 0.5
     steps[along] = np.where(np.arange(chosen.shape[1]) == alone[along, None], steps[along], 0)
     moved = chosen + steps
-    # Reflected at the edges: clipping would put half of them on an edge that the best point lies near.
+    # Reflect at the edges. Clipping would put half of the points onto an edge that the best point is near.
     moved = np.abs(moved)
     moved = 1 - np.abs(1 - moved)
     return space.snap(np.clip(moved, 0, 1))
@@ -96,11 +102,15 @@ def nearby(space: SearchSpace, centres: np.ndarray, *, seed: Sequence[int]) -> n
 def left_to_try(
     candidates: np.ndarray, tried: np.ndarray, failed: np.ndarray, scored: np.ndarray
 ) -> np.ndarray:
-    """Which candidates to consider: not tried before, and not next to a failure, unless a score is nearer.
+    """Return the mask of the candidates to consider: untried, and not near a failure.
 
-    How near is next to it grows with the number of failures. One may be bad luck; after several, the model
-    hopes for much where everything fails, and is led away from there. Where that leaves nothing, the quarter
-    that is farthest from all failures; where all was tried, everything that did not fail.
+    A candidate within a radius of a failure is left out, unless a scored trial is nearer by the factor
+    `MARGIN`. The radius grows with the number of failures. A single failure may be an accident. After
+    several, the model may still expect high scores in a region where every trial fails, and has to be kept
+    away from it.
+
+    If no candidate passes, the quarter of the untried candidates farthest from all failures is kept. If all
+    candidates were tried, those that did not fail are kept, or all if every one failed.
     """
     new = ~_same(candidates, tried)
     if not new.any():
@@ -116,23 +126,23 @@ def left_to_try(
 
 
 def was_tried(point: np.ndarray, tried: np.ndarray) -> bool:
-    """Whether a point is one of those tried, to round-off."""
+    """Return whether a point was tried, up to round-off."""
     return bool((np.abs(tried - point) < SAME).all(axis=1).any())
 
 
 def _same(candidates: np.ndarray, points: np.ndarray) -> np.ndarray:
-    """Which candidates are one of the points, to round-off."""
+    """Return the mask of the candidates that equal one of the points, up to round-off."""
     if len(points) > MANY_POINTS:
         distances, _ = _tree(points).query(candidates, p=np.inf, distance_upper_bound=SAME)
         return np.isfinite(distances)
     same: np.ndarray = np.ones((len(candidates), len(points)), bool)
-    for own, others in zip(candidates.T, points.T, strict=True):  # a loop over few, over arrays of many
+    for own, others in zip(candidates.T, points.T, strict=True):  # few coordinates, large arrays
         same &= np.abs(own[:, None] - others) < SAME
     return np.any(same, axis=1)
 
 
 def _distance(candidates: np.ndarray, points: np.ndarray) -> np.ndarray:
-    """How far each candidate is from the nearest of the points, of which there is at least one."""
+    """Return the distance of each candidate to its nearest point; there is at least one point."""
     if len(points) > MANY_POINTS:
         return _tree(points).query(candidates)[0]
     squares = np.zeros((len(candidates), len(points)))
@@ -142,7 +152,8 @@ def _distance(candidates: np.ndarray, points: np.ndarray) -> np.ndarray:
 
 
 def _tree(points: np.ndarray) -> Any:
-    from scipy.spatial import KDTree  # a dependency of jax; not above, for few tasks are so long
+    # scipy is a dependency of jax. It is imported here because few tasks have so many trials.
+    from scipy.spatial import KDTree
 
-    # Split at midpoints: of discrete parameters many coordinates are equal, and medians would not part them.
+    # Split at midpoints: discrete parameters have many equal coordinates, which medians do not separate.
     return KDTree(points, balanced_tree=False, compact_nodes=False)

@@ -1,7 +1,7 @@
-"""The dictionary of a search space: one named group a parameter, one a pair, and the constant.
+"""The dictionary of a search space: the constant, one named group per parameter and one per pair.
 
-A function of the parameters is taken apart into a constant, main effects and interactions of two. Each of
-these is a group, so that selecting base kernels is selecting parameters and pairs by their names.
+A function of the parameters is decomposed into a constant, main effects and interactions of two parameters.
+Each term is a group, so that a selection of base kernels is a selection of named parameters and pairs.
 
 | here | paper |
 |---|---|
@@ -30,19 +30,43 @@ from jlibo.tune.space.space import SearchSpace
 MANY_FEATURES = 300
 
 Function = tuple[int, int]
-"""A function of one parameter: which parameter, and which of its functions, counted from 1."""
+"""A function of one parameter: the index of the parameter, and the index of its function, from 1."""
 
 
 class LargeDictionaryWarning(UserWarning):
-    """A dictionary has so many features that the optimiser will be slow."""
+    """A dictionary has more than 300 features, which makes every step slow.
+
+    Issued by `space_features`. The message lists ways to reduce the number of features.
+    """
 
 
 @final
 class SpaceFeatures(AbstractFeatures):
-    """The features of a search space's unit points; made by `space_features`.
+    """The feature map of a search space on unit points; made by `space_features`.
 
-    All features are products of two entries of one table, which holds the constant 1, then every cosine, then
-    every contrast: feature f is scales[f] * table[factors[f][0]] * table[factors[f][1]].
+    Every feature is a product of two entries of one table, which holds the constant 1, then all cosines, then
+    all contrasts: feature f is `scales[f] * table[factors[f][0]] * table[factors[f][1]]`.
+
+    **Arguments:**
+
+    - `space`: the search space.
+    - `lower`, `upper`: the bounds of the unit cube, zeros and ones.
+    - `groups`: the group of each feature.
+    - `names`: the name of each group.
+    - `free_groups`: the groups without a penalty: group 0, the constant.
+    - `cosines`, `contrasts`: the functions in the table, as pairs of indices.
+    - `factors`, `scales`: the two table entries and the weight of each feature.
+
+    ```python
+    import jax.numpy as jnp
+    from jlibo.tune import Categorical, Float, SearchSpace, SpaceFeatures, space_features
+
+    space = SearchSpace(rate=Float(1e-4, 1.0, log=True), kernel=Categorical(["rbf", "linear"]))
+    features = space_features(space)
+    assert isinstance(features, SpaceFeatures)
+    point = space.to_unit({"rate": 0.01, "kernel": "rbf"})
+    assert features.evaluate(jnp.asarray(point)).shape == (features.num_features,)
+    ```
     """
 
     space: SearchSpace = eqx.field(static=True)
@@ -76,16 +100,38 @@ def space_features(
     num_pair_basis: int = 3,
     interactions: bool | Iterable[tuple[str, str]] = True,
 ) -> SpaceFeatures:
-    """The dictionary of `space`: the constant, a group a parameter and a group a pair.
+    """Return the feature map of `space`: the constant, a group per parameter and a group per pair.
 
-    A number has `num_basis` functions, the cosines cos(i pi u) with weights in proportion to 1 / i; an Int of
-    k values has k - 1 at most, for these and the constant already make every function of it. A Categorical
-    of k choices has k - 1 orthonormal contrasts, constant on each choice: all choices are equally far apart.
-    A pair has all products of functions of the two: of a number the first `num_pair_basis` (no more than
-    `num_basis`), of a categorical all. Each group is scaled to k_j(x, x) <= 1.
+    A `Float` or `Int` has `num_basis` functions, the cosines cos(i pi u) with weights proportional to 1 / i.
+    An `Int` with k values has at most k - 1, which with the constant span all functions of it. A
+    `Categorical` with k choices has k - 1 orthonormal contrasts, which are constant on each choice, so that
+    all choices are equally far apart. A pair has all products of the functions of its two parameters. Each
+    group is scaled to k_j(x, x) <= 1.
 
-    `interactions` is True for all pairs, False for none, or a list of pairs of names to keep. More than 300
-    features give a `LargeDictionaryWarning`.
+    **Arguments:**
+
+    - `space`: the search space.
+    - `num_basis`: the number of functions of a `Float` or `Int`.
+    - `num_pair_basis`: how many functions of a `Float` or `Int` enter the products of a pair, at most
+      `num_basis`. All functions of a `Categorical` do.
+    - `interactions`: True for all pairs, False for none, or a list of the pairs of names to keep.
+
+    **Returns:**
+
+    A `SpaceFeatures`, a feature map on the unit cube. More than 300 features give a
+    `LargeDictionaryWarning`.
+
+    **Raises:**
+
+    - `ValueError`: an argument has the wrong type or is out of range, or `interactions` has an unknown name.
+
+    ```python
+    from jlibo.tune import Float, Int, SearchSpace, space_features
+
+    space = SearchSpace(rate=Float(1e-4, 1.0, log=True), depth=Int(1, 8))
+    features = space_features(space, num_basis=4)
+    assert features.names == ("1", "depth", "log rate", "depth x log rate")
+    ```
     """
     if not isinstance(space, SearchSpace):
         fail("space", "a SearchSpace", f"{space!r} ({type(space).__name__})")
@@ -119,7 +165,7 @@ def space_features(
         upper=(1.0,) * len(space),
         groups=tuple(group for group, block in enumerate(blocks) for _ in block),
         names=_group_names(space, pairs),
-        free_groups=(0,),  # the constant: shrinking it would be shrinking the mean of the scores
+        free_groups=(0,),  # the constant: a penalty on it would shrink the mean of the scores
         cosines=cosines,
         contrasts=contrasts,
         factors=tuple(factors for block in blocks for factors, _ in block),
@@ -135,7 +181,7 @@ def _cosines(point: Float[Array, " dim"], functions: Sequence[Function]) -> Floa
 def _contrasts(
     point: Float[Array, " dim"], functions: Sequence[Function], counts: np.ndarray
 ) -> Float[Array, " contrasts"]:
-    """Helmert contrasts: the i-th compares choice i with the mean of the choices 0..i-1 before it."""
+    """Return Helmert contrasts: the i-th compares choice i with the mean of the choices 0 to i - 1."""
     parameter, order = np.asarray(functions, np.int32).T
     count = counts[parameter]
     choice = jnp.floor(_take(point, parameter) * jnp.asarray(count, point.dtype))
@@ -143,7 +189,7 @@ def _contrasts(
     length = np.sqrt(order * (order + 1.0))
     before, itself = jnp.asarray(1 / length, point.dtype), jnp.asarray(-order / length, point.dtype)
     compared = jnp.asarray(order, point.dtype)
-    # Floats that hold whole numbers compare exactly, and spare a conversion that is undefined for NaN.
+    # Integer-valued floats compare exactly. A conversion to integers would be undefined for NaN.
     return jnp.where(choice < compared, before, jnp.where(choice == compared, itself, jnp.zeros_like(itself)))
 
 
@@ -152,14 +198,14 @@ def _take(values: Float[Array, " n"], positions: np.ndarray) -> Float[Array, " m
 
 
 def _count(parameter: Parameter, most: int) -> int:
-    """The number of functions of one parameter, if numbers have at most `most`."""
+    """Return the number of functions of a parameter; at most `most` for a `Float` or `Int`."""
     if isinstance(parameter, Categorical):
         return parameter.num_values - 1
     return most if parameter.num_values is None else min(most, parameter.num_values - 1)
 
 
 def _weights(parameter: Parameter, most: int) -> list[float]:
-    """The weight of each function, such that the weighted squares sum to at most 1 everywhere."""
+    """Return the weight of each function, such that the weighted squares sum to at most 1 everywhere."""
     count = _count(parameter, most)
     if isinstance(parameter, Categorical):
         # The squares of k - 1 orthonormal contrasts sum to 1 - 1/k at every choice.
@@ -170,14 +216,14 @@ def _weights(parameter: Parameter, most: int) -> list[float]:
 
 def _group_names(space: SearchSpace, pairs: Sequence[tuple[int, int]]) -> tuple[str, ...]:
     plain = [f"log {name}" if space[name].log else name for name in space]
-    # A parameter may itself be called "1", "log a" or "a x b": quotes then tell it from a group's name.
+    # A parameter may itself be named "1", "log a" or "a x b". Quotes then make the group names unique.
     quoted = [f"log {name!r}" if space[name].log else repr(name) for name in space]
     answers = [("1", *mains, *(f"{mains[a]} x {mains[b]}" for a, b in pairs)) for mains in (plain, quoted)]
     return next((names for names in answers if len(set(names)) == len(names)), answers[-1])
 
 
 def _choose_pairs(space: SearchSpace, interactions: object) -> tuple[tuple[int, int], ...]:
-    """The pairs of coordinates to keep, each once and in order, so that equal choices make equal maps."""
+    """Return the pairs of coordinates to keep, unique and ordered, so that equal choices give equal maps."""
     everything = tuple(itertools.combinations(range(len(space)), 2))
     if isinstance(interactions, bool | np.bool_):
         return everything if interactions else ()

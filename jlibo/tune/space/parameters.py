@@ -1,12 +1,12 @@
-"""The kinds of parameter, and where the values of each sit in [0, 1].
+"""The kinds of parameters and their unit coordinates.
 
-NumPy alone is used here, in float64.
+This module uses only NumPy, in float64.
 
-| parameter | where its values sit in [0, 1] |
+| parameter | unit coordinate, in [0, 1] |
 |---|---|
-| Float | evenly, or its logarithm evenly; the ends at 0 and 1 |
-| Int | k values at the middles of k equal cells; with `log`, value v in a cell from v - 1/2 to v + 1/2 |
-| Categorical | choice i of k at (i + 0.5) / k |
+| Float | linear in the value, or in its logarithm with `log`; the bounds are at 0 and 1 |
+| Int | the centres of k equal cells for k values; with `log`, value v has the cell from v - 1/2 to v + 1/2 |
+| Categorical | (i + 0.5) / k for choice i of k |
 """
 
 import abc
@@ -24,15 +24,15 @@ from jlibo.checks import fail
 Value = str | int | float | bool | None
 Codes = Float64[np.ndarray, "*batch"]
 
-LARGEST_INT = 2**40  # up to here, rounding back from [0, 1] is exact, on a log scale too
-SLACK = 1e-12  # round-off past an end that is forgiven, relative to it: np.logspace misses its own ends
+LARGEST_INT = 2**40  # up to here the round trip through [0, 1] is exact, also on a log scale
+SLACK = 1e-12  # relative round-off beyond a bound that is accepted: np.logspace misses its own bounds
 
 
 class AbstractParameter(abc.ABC):
-    """One parameter: its values, the number that stands for each (its code), and where that sits in [0, 1].
+    """A parameter: its values, their numeric codes, and the unit coordinates of the codes.
 
-    The code of a number is the number itself, that of a choice its index. Codes may be arrays, so that many
-    points are moved at once.
+    The code of a number is the number itself. The code of a choice is its index. Codes may be arrays, to
+    convert many points at once.
     """
 
     log: bool = False
@@ -40,29 +40,46 @@ class AbstractParameter(abc.ABC):
     @property
     @abc.abstractmethod
     def num_values(self) -> int | None:
-        """How many values there are, None for a continuum."""
+        """The number of values; None if the parameter is continuous."""
 
     @abc.abstractmethod
     def code_of(self, argument: str, value: Any) -> float:
-        """The code of a value, or an error that calls the value `argument`."""
+        """Return the code of a value; the error for an invalid value calls it `argument`."""
 
     @abc.abstractmethod
     def value_of(self, code: float) -> Value:
-        """The plain Python value of a code."""
+        """Return the value of a code, as a plain Python value."""
 
     @abc.abstractmethod
     def codes_to_unit(self, codes: Codes) -> Codes:
-        """Where codes sit in [0, 1]."""
+        """Return the unit coordinates of codes."""
 
     @abc.abstractmethod
     def unit_to_codes(self, unit: Codes) -> Codes:
-        """The codes nearest to places in [0, 1], never outside of the range."""
+        """Return the codes nearest to unit coordinates, always inside the range."""
 
 
 @final
 @dataclasses.dataclass(frozen=True, repr=False)
 class Float(AbstractParameter):
-    """A real number from `low` to `high`, both included; with `log`, equal ratios are equal distances."""
+    """A real parameter from `low` to `high`, both included.
+
+    **Arguments:**
+
+    - `low`, `high`: the bounds, finite, `low` below `high`.
+    - `log`: use a log scale, on which equal ratios are equal distances. `low` must then be positive.
+
+    **Raises:**
+
+    - `ValueError`: the bounds are not finite numbers in increasing order, or not positive on a log scale.
+
+    ```python
+    from jlibo import Float, SearchSpace
+
+    space = SearchSpace(momentum=Float(0.0, 0.99), rate=Float(1e-4, 1.0, log=True))
+    assert space.from_unit([0.0, 1.0]) == {"momentum": 0.0, "rate": 1.0}
+    ```
+    """
 
     low: float
     high: float
@@ -104,7 +121,7 @@ class Float(AbstractParameter):
         low, high = self._scale(self.low), self._scale(self.high)
         inner = low + unit * (high - low)
         codes = np.clip(np.exp(inner) if self.log else inner, self.low, self.high)
-        # The ends exactly, which the sum and the exponential miss by round-off.
+        # Return the bounds exactly: the sum and the exponential miss them by round-off.
         return np.where(unit <= 0, self.low, np.where(unit >= 1, self.high, codes))
 
     def _scale(self, numbers: Any) -> Any:
@@ -114,7 +131,25 @@ class Float(AbstractParameter):
 @final
 @dataclasses.dataclass(frozen=True, repr=False)
 class Int(AbstractParameter):
-    """A whole number from `low` to `high`, both included; with `log`, equal ratios are equal distances."""
+    """An integer parameter from `low` to `high`, both included.
+
+    **Arguments:**
+
+    - `low`, `high`: the bounds, `low` below `high`, both between `-2**40` and `2**40`.
+    - `log`: use a log scale, on which equal ratios are equal distances. `low` must then be positive.
+
+    **Raises:**
+
+    - `ValueError`: the bounds are not integers in increasing order, exceed `2**40` in absolute value, or are
+      not positive on a log scale.
+
+    ```python
+    from jlibo import Int, SearchSpace
+
+    space = SearchSpace(depth=Int(1, 10), units=Int(16, 1024, log=True))
+    assert space.from_unit([0.0, 1.0]) == {"depth": 1, "units": 1024}
+    ```
+    """
 
     low: int
     high: int
@@ -161,11 +196,27 @@ class Int(AbstractParameter):
 @final
 @dataclasses.dataclass(frozen=True, init=False, repr=False, eq=False)
 class Categorical(AbstractParameter):
-    """One of a list of choices without an order among them: strings, numbers, booleans or None.
+    """A parameter with unordered choices: strings, numbers, booleans or None.
 
-    Choices of different type are different choices: True is not 1, and 1 is not 1.0. A value is looked up
-    with its type first; then an int may stand for an equal float and the other way round, but no boolean for
-    a number. The order of the list is part of the parameter, for it says where in [0, 1] a choice sits.
+    Choices of different types are different choices: True is not 1, and 1 is not 1.0. A value is first looked
+    up with its type. If there is none, an int matches an equal float and a float an equal int, but a boolean
+    never matches a number. The order of the list is part of the parameter, because it determines the unit
+    coordinate of each choice.
+
+    **Arguments:**
+
+    - `choices`: at least two distinct choices in a fixed order. Numbers must be finite.
+
+    **Raises:**
+
+    - `ValueError`: the choices are not a list of at least two distinct values that JSON can hold.
+
+    ```python
+    from jlibo import Categorical, SearchSpace
+
+    space = SearchSpace(kernel=Categorical(["rbf", "linear"]), depth=Categorical([3, 5, None]))
+    assert space.validate({"kernel": "rbf", "depth": 5.0}) == {"kernel": "rbf", "depth": 5}
+    ```
     """
 
     choices: tuple[Value, ...]
@@ -233,18 +284,18 @@ KINDS: dict[str, type[Parameter]] = {"float": Float, "int": Int, "categorical": 
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:
-    """The hint at the end of a message about an unknown name."""
+    """Return a hint for a message about an unknown name; empty if no known name is similar."""
     near = difflib.get_close_matches(str(name), list(known), n=1)
     return f" (did you mean {near[0]!r}?)" if near else ""
 
 
 def _plain(value: Any) -> Any:
-    """A NumPy or jax scalar as the Python value it holds; anything else as it is."""
+    """Return the Python value of a NumPy or jax scalar; any other value unchanged."""
     return value.item() if getattr(value, "shape", None) == () and hasattr(value, "item") else value
 
 
 def _typed(choice: Value) -> tuple[str, Value]:
-    return type(choice).__name__, choice  # True == 1 == 1.0 in Python, but these are three choices
+    return type(choice).__name__, choice  # True == 1 == 1.0 in Python, but they are three choices
 
 
 def _real(argument: str, value: Any) -> float:
@@ -252,7 +303,7 @@ def _real(argument: str, value: Any) -> float:
     if isinstance(number, bool) or not isinstance(number, int | float):
         fail(argument, "a finite number", f"{value!r} ({type(value).__name__})")
     try:
-        number = float(number) + 0.0  # the sum makes -0.0 a plain 0.0
+        number = float(number) + 0.0  # turns -0.0 into 0.0
     except OverflowError:
         fail(argument, "a finite number", "an int too large for a float")
     if not math.isfinite(number):

@@ -1,8 +1,8 @@
-"""The search space: named parameters, and the unit box [0, 1]^dim on which the optimiser works.
+"""The search space: named parameters, and the unit cube [0, 1]^dim on which the optimiser works.
 
-NumPy alone is used here, in float64. The coordinates of the box are the parameters in the order of their
-*sorted names*, whichever order they were written in. So two spaces with the same parameters are equal and
-mean the same by a unit point, which a memory of past tasks relies on.
+This module uses only NumPy, in float64. The coordinates of the unit cube are the parameters in the order of
+their *sorted names*, independent of the order in which they were written. Two spaces with the same parameters
+are therefore equal and give a unit point the same meaning. The memory of past tasks relies on this.
 """
 
 import dataclasses
@@ -22,16 +22,34 @@ if TYPE_CHECKING:
     from jlibo.tune.space.dictionary import SpaceFeatures
 
 SPEC_VERSION = 1
-UNIT_SLACK = 1e-6  # how far rounding to float32 may move a unit point past an edge
+UNIT_SLACK = 1e-6  # how far rounding to float32 may move a unit point outside the unit cube
 
 
 @final
 @dataclasses.dataclass(frozen=True, init=False, repr=False, eq=False)
 class SearchSpace(Mapping[str, Parameter]):
-    """Named parameters: `SearchSpace({"alpha": Float(0, 1)})` or `SearchSpace(alpha=Float(0, 1))`.
+    """A read-only mapping from names to parameters, sorted by name.
 
-    It is a read-only mapping from names to parameters, sorted by name. The order in which they were written
-    is forgotten: spaces with the same parameters are equal, and a unit point means the same in each.
+    The order in which the parameters were written does not matter: spaces with the same parameters are equal,
+    and a unit point has the same meaning in each.
+
+    **Arguments:**
+
+    - `parameters`: a mapping from names to parameters, each a `Float`, an `Int` or a `Categorical`.
+    - `more`: further parameters as keyword arguments.
+
+    **Raises:**
+
+    - `ValueError`: there is no parameter, a name is empty or given twice, or a value is not a parameter.
+
+    ```python
+    from jlibo import Float, Int, SearchSpace
+
+    space = SearchSpace({"alpha": Float(0, 1)}, depth=Int(1, 3))
+    assert space.names == ("alpha", "depth")
+    assert space == SearchSpace(depth=Int(1, 3), alpha=Float(0, 1))
+    assert space.from_unit(space.to_unit({"alpha": 0.5, "depth": 2})) == {"alpha": 0.5, "depth": 2}
+    ```
     """
 
     _parameters: dict[str, Parameter]
@@ -78,28 +96,48 @@ class SearchSpace(Mapping[str, Parameter]):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names, sorted: the order of the unit coordinates."""
+        """The sorted names, in the order of the unit coordinates."""
         return tuple(self)
 
     @property
     def num_parameters(self) -> int:
+        """The number of parameters, which is the dimension of the unit cube."""
         return len(self)
 
     def validate(self, params: Mapping[str, Any]) -> dict[str, Value]:
-        """A configuration in plain Python values, as a JSON file holds them, or an error about what is wrong.
+        """Return a configuration in plain Python values, as a JSON file holds them.
 
-        A whole float is an int where an int is asked for, and round-off past an end is moved onto the end.
+        An integer-valued float is accepted for an `Int`, and a value beyond a bound by round-off is moved
+        onto the bound.
+
+        **Arguments:**
+
+        - `params`: a mapping with a value for each parameter.
+
+        **Raises:**
+
+        - `ValueError`: a name is missing or unknown, or a value is not in the range of its parameter.
         """
         codes = self._codes(params)
         return {name: self[name].value_of(code) for name, code in zip(self, codes, strict=True)}
 
     def to_unit(self, params: Mapping[str, Any]) -> Float64[np.ndarray, " dim"]:
-        """The unit point of a configuration, which is checked as by `validate`."""
+        """Return the unit point of a configuration, which is checked as in `validate`.
+
+        **Raises:**
+
+        - `ValueError`: `params` is not a configuration of this space.
+        """
         codes = np.array(self._codes(params))
         return np.array([p.codes_to_unit(code) for p, code in zip(self.values(), codes, strict=True)])
 
     def from_unit(self, point: Float64[np.ndarray, " dim"]) -> dict[str, Value]:
-        """The configuration at a unit point, or nearest to it; always inside of the space."""
+        """Return the configuration nearest to a unit point; it is always inside the space.
+
+        **Raises:**
+
+        - `ValueError`: `point` does not have one number in `[0, 1]` per parameter.
+        """
         units = _unit_array("point", point, (len(self),))
         return {
             name: parameter.value_of(float(parameter.unit_to_codes(unit)))
@@ -107,16 +145,31 @@ class SearchSpace(Mapping[str, Parameter]):
         }
 
     def snap(self, points: Float64[np.ndarray, "points dim"]) -> Float64[np.ndarray, "points dim"]:
-        """Where the configurations at unit points really sit: `to_unit(from_unit(.))` of every point."""
+        """Return `to_unit(from_unit(point))` for every point: the coordinates of the nearest configuration.
+
+        **Raises:**
+
+        - `ValueError`: `points` is not an array `[points, dim]` of numbers in `[0, 1]`.
+        """
         points = _unit_array("points", points, ("points", len(self)))
         columns = [p.codes_to_unit(p.unit_to_codes(u)) for p, u in zip(self.values(), points.T, strict=True)]
         return np.stack(columns, axis=1)
 
     def sample_unit(self, num: int, *, rng: np.random.Generator) -> Float64[np.ndarray, "points dim"]:
-        """A random Latin hypercube of unit points, snapped: `num` equal strata a coordinate, a point in each.
+        """Return a random Latin hypercube of unit points, `[num, dim]`, snapped to configurations.
 
-        So even few points try every part of every parameter. In many dimensions this is evener than a
-        Kronecker sequence, whose coordinates then follow each other.
+        Each coordinate has `num` equal strata with one point in each, so that even few points cover the range
+        of every parameter. In many dimensions this is more even than a Kronecker sequence, whose coordinates
+        then become correlated.
+
+        **Arguments:**
+
+        - `num`: the number of points.
+        - `rng`: a NumPy generator, such as `np.random.default_rng(0)`.
+
+        **Raises:**
+
+        - `ValueError`: `num` is not a positive integer, or `rng` is not a generator.
         """
         check_count("num", num)
         if not isinstance(rng, np.random.Generator):
@@ -125,13 +178,13 @@ class SearchSpace(Mapping[str, Parameter]):
         return self.snap((strata + rng.uniform(size=strata.shape)) / num)
 
     def features(self, **sizes: Any) -> "SpaceFeatures":
-        """The dictionary of named groups on this space: see `jlibo.tune.space_features` for the sizes."""
-        from jlibo.tune.space.dictionary import space_features  # not above: this module is without jax
+        """Return the feature map of this space; `sizes` are those of `jlibo.tune.space_features`."""
+        from jlibo.tune.space.dictionary import space_features  # imported here: it needs jax
 
         return space_features(self, **sizes)
 
     def spec(self) -> dict[str, Any]:
-        """The space in plain JSON values, for `from_spec`."""
+        """Return the space as plain JSON values, for `from_spec`."""
         parameters = {}
         for name, parameter in self.items():
             kind = next(key for key, cls in KINDS.items() if isinstance(parameter, cls))
@@ -143,7 +196,12 @@ class SearchSpace(Mapping[str, Parameter]):
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any]) -> "SearchSpace":
-        """The space that `spec()` wrote down, its parameters checked anew."""
+        """Return the space described by the result of `spec`. Its parameters are checked again.
+
+        **Raises:**
+
+        - `ValueError`: `spec` has other keys, another version or an invalid parameter.
+        """
         if not isinstance(spec, Mapping) or set(spec) != {"version", "parameters"}:
             fail("spec", "a mapping with the keys 'version' and 'parameters'", repr(spec))
         if type(spec["version"]) is not int or spec["version"] != SPEC_VERSION:
@@ -153,9 +211,16 @@ class SearchSpace(Mapping[str, Parameter]):
         return cls({name: _from_fields(name, fields) for name, fields in spec["parameters"].items()})
 
     def difference(self, other: "SearchSpace", *, here: str = "here", there: str = "there") -> list[str]:
-        """How another space differs, a sentence a parameter; empty if they are equal.
+        """Return the differences to another space, one sentence per parameter; empty if they are equal.
 
-        `here` and `there` are the words for this and the other space, say there="in the memory".
+        **Arguments:**
+
+        - `other`: the space to compare with.
+        - `here`, `there`: the words for this and the other space, such as `there="in the memory"`.
+
+        **Raises:**
+
+        - `ValueError`: `other` is not a `SearchSpace`.
         """
         if not isinstance(other, SearchSpace):
             fail("other", "a SearchSpace", f"{other!r} ({type(other).__name__})")
@@ -173,7 +238,7 @@ class SearchSpace(Mapping[str, Parameter]):
         expected = f"a mapping with a value for each of {', '.join(map(repr, self))}"
         if not isinstance(params, Mapping):
             fail("params", expected, f"{params!r} ({type(params).__name__})")
-        # Unknown names first: a misspelt name is missing too, and here the message can say what was meant.
+        # Check unknown names first: a misspelt name is also missing, and this message suggests the right one.
         for name in params:
             if name not in self._parameters:
                 fail("params", expected, f"the unknown name {name!r}{did_you_mean(name, self.names)}")
