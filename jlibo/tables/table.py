@@ -122,7 +122,7 @@ class Table:
         return values
 
     def unit_params(self) -> np.ndarray:
-        """Return `params` scaled to [0, 1] by each parameter's minimum and maximum over the whole table.
+        """Return `params` scaled to `[0, 1]` by each parameter's minimum and maximum over the whole table.
 
         A constant parameter becomes 0. Padding stays NaN.
         """
