@@ -100,8 +100,8 @@ class TableEnv(AbstractEnv):
         - `table`: the table.
         - `metric`: name of the metric; optional if there is only one.
         - `maximise`: if False, less is better, and the reward is minus the metric.
-        - `scale_to_unit`: scale each parameter to `[0, 1]` by its minimum and maximum over the whole table, so
-          that a configuration is the same point in every task.
+        - `scale_to_unit`: scale each parameter to `[0, 1]` by its minimum and maximum over the whole table,
+          so that a configuration is the same point in every task.
         - `noise_std`: standard deviation of the noise added to rewards.
 
         **Returns:** a `TableEnv`.
