@@ -1,1 +1,1 @@
-"""What is believed about one task: prior, posterior, the running belief, and the units of rewards."""
+"""Gaussian beliefs about one task: prior, posterior, running belief, and the units of its rewards."""

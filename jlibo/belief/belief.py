@@ -1,25 +1,26 @@
-"""The running belief: what a prior, or a mixture of priors, believes about one task after its rewards so far.
+"""The running belief: the posterior of one task under a prior or a mixture of priors, in any reward units.
 
-| verb              | what it does                                                                          |
+| function          | what it does                                                                          |
 |-------------------|---------------------------------------------------------------------------------------|
-| `start`           | the belief of a prior before any reward                                               |
+| `start`           | belief of a prior before any reward                                                   |
 | `observe`         | condition on a reward at a candidate                                                  |
-| `observe_pending` | shrink the variance as an observation will, before its reward is known                |
+| `observe_pending` | reduce the variance as for an observation whose reward is not known yet               |
 | `at`              | the same belief at other points                                                       |
 | `in_units`        | mean and variance in given units, as a policy sees them                               |
 
-The units of the rewards (`jlibo.belief.scaling`) are estimated from the rewards and move with every step.
-Nothing is computed again for that. The posterior mean is linear in the targets (reward - centre) / scale, and
-its covariance does not depend on them. So three columns are kept: the responses to the prior's mean, to the
-rewards and to a target of one everywhere. The mean in any units is a combination of the columns, and so is
-the likelihood of the rewards, from the products of the columns' residuals.
+The units of the rewards (`jlibo.belief.scaling`) are estimated from the rewards and change at every step.
+The posterior is not recomputed when they change. The posterior mean is linear in the targets
+(reward - centre) / scale, and its covariance does not depend on them. Three columns are kept: the responses
+to the prior mean, to the rewards, and to a target of one everywhere. The mean in any units is a linear
+combination of the columns. The likelihood of the rewards in any units follows from the products of the
+columns' residuals.
 
 Squares of rewards of 1e20 or 1e-20 are out of the range of float32. The column of rewards is therefore
 kept in multiples of a power of two, `unit`, near the largest reward of the task so far. Multiplication by
-a power of two is exact: rewards of ordinary size give the same numbers as without.
+a power of two is exact, so rewards of ordinary size give the same numbers as without a unit.
 """
 
-from typing import Any
+from typing import Any, final
 
 import equinox as eqx
 import jax
@@ -33,21 +34,22 @@ from jlibo.belief.prior import Prior, PriorMixture
 from jlibo.checks import ArrayLike
 
 
+@final
 class RunningBelief(eqx.Module):
-    """What a prior believes about one task at its candidates, in whatever units.
+    """Belief about one task at its candidates, before the units of the rewards are chosen.
 
-    `belief` has a leading axis of columns in its means. For a mixture, everything but the candidates'
-    features has the components' axis in front of that.
+    The means in `belief` have a leading axis of columns. For a mixture, all leaves except the candidates'
+    features have an axis of components in front of it.
     """
 
     belief: gp.Belief
     products: Float[Array, "columns columns"]
-    """Sum over observations of the surprises' products, each over its variance."""
+    """Sum over observations of the products of the columns' residuals, divided by the predictive variance."""
     log_determinant: Float[Array, ""]
     log_weights: Float[Array, " components"] | None
-    """Of a mixture's components; None for a single prior."""
+    """Prior log weights of a mixture's components; None for a single prior."""
     unit: Float[Array, ""] | None
-    """What the column of rewards is in multiples of, as in `Moments`; None for a single column."""
+    """Unit of the column of rewards, as in `Moments`; None for a single column."""
 
 
 def start(
@@ -56,10 +58,10 @@ def start(
     noise_std: Float[ArrayLike, ""],
     num_columns: int,
 ) -> RunningBelief:
-    """The belief before any reward. A prior's own noise goes before `noise_std`.
+    """Return the belief before any reward. The prior's `noise_std`, if it has one, replaces `noise_std`.
 
-    Noise that the precision cannot hold beside the largest prior variance at the candidates is moved to the
-    nearest that it can; see `jlibo.belief.prior.noise_limits`.
+    Noise outside `jlibo.belief.prior.noise_limits` for the largest prior variance at the candidates is
+    clipped to the nearest limit.
     """
 
     def start_one(one: Prior) -> RunningBelief:
@@ -93,11 +95,11 @@ def observe(
     *,
     refresh: bool = False,
 ) -> RunningBelief:
-    """Condition on a reward at candidate `index`, or do nothing where it is not there.
+    """Condition on a reward at candidate `index`; no change where `is_present` is false.
 
-    `constant` is the target of the third column. It is 1 for an observation; for a row that stands for many
-    (see `complete`), it is what the ones of these observations became. `refresh` as in
-    `posterior.condition`: for runs of more than `posterior.REFRESH_STEPS` observations.
+    `constant` is the target of the third column: 1 for an observation. For a compressed row that represents
+    many observations (see `complete`), it is the same transform applied to a column of ones. `refresh` is
+    that of `posterior.condition`; use it for runs of more than `posterior.REFRESH_STEPS` observations.
     """
     reward = jnp.asarray(reward, running.products.dtype)
     unit, change = running.unit, None
@@ -125,7 +127,7 @@ def observe(
 
 
 def _in_new_unit(running: RunningBelief, change: Float[Array, " columns"]) -> RunningBelief:
-    """The columns, each multiplied by its change of unit."""
+    """Return the belief with each column multiplied by its change of unit."""
     running = eqx.tree_at(
         lambda c: (c.belief.mean, c.belief.posterior.mean, c.products),
         running,
@@ -144,15 +146,15 @@ def complete(
     num_lost: Float[Array, ""],
     best_reward: Float[Array, ""],
 ) -> RunningBelief:
-    """Add what the compressed rows of many observations leave out, after `observe` of these rows.
+    """Add the part of many observations that compressed rows leave out. Call it after `observe` of the rows.
 
-    An orthogonal transform of n observations leaves d rows with features and n - d without. The latter do not
-    move the weights, but belong to the likelihood.
+    An orthogonal transform of n observations gives d rows with features and n - d rows without. The latter do
+    not change the posterior of the weights, but they contribute to the likelihood.
 
     **Arguments:**
 
-    - `lost_products`: over the rows without features, products of the columns of rewards and of ones.
-    - `num_lost`: the number of observations minus that of the rows observed.
+    - `lost_products`: products of the columns of rewards and of ones, summed over the rows without features.
+    - `num_lost`: number of observations minus number of rows observed.
     - `best_reward`: the largest reward.
     """
 
@@ -185,7 +187,7 @@ def complete(
 def observe_pending(
     running: RunningBelief, index: Int[ArrayLike, ""], is_present: bool | Array = True
 ) -> RunningBelief:
-    """Shrink the variance as an observation at `index` will, whatever its reward."""
+    """Reduce the variance as an observation at `index` does, for any reward; the mean stays."""
 
     def pending_one(one: RunningBelief) -> RunningBelief:
         belief = gp.condition_pending(one.belief, index, is_present)
@@ -195,11 +197,11 @@ def observe_pending(
 
 
 def in_units(running: RunningBelief, units: Units) -> gp.Belief:
-    """The belief in the given units.
+    """Return the belief in the given units.
 
-    A mixture's components become one belief of the same mean and variance, each weighed by how well it
-    foretold the rewards so far. Where a policy asks for weights of features (a draw of a whole function),
-    the likeliest component answers.
+    A mixture becomes one belief with the mixture's mean and variance. Components are reweighted by their
+    predictive likelihood of the rewards so far. The `posterior` of the result, which policies use to draw a
+    whole function, is that of the most probable component.
     """
     if running.log_weights is None:
         return _in_units(running, units)
@@ -213,7 +215,7 @@ def in_units(running: RunningBelief, units: Units) -> gp.Belief:
 
 
 def at(running: RunningBelief, features: Float[Array, "points features"]) -> RunningBelief:
-    """The same belief, seen at other points: O(points * features^2)."""
+    """Return the same belief at other points, in O(points * features^2)."""
 
     def see_one(one: RunningBelief) -> RunningBelief:
         posterior = one.belief.posterior
@@ -226,10 +228,11 @@ def at(running: RunningBelief, features: Float[Array, "points features"]) -> Run
 
 
 def squares_about(centre: Float[Array, ""], running: RunningBelief) -> Float[Array, ""]:
-    """The squared deviations of the rewards from `centre`, in units of what the prior expects them to be.
+    """Return (y - centre)^T K^-1 (y - centre), with K the prior covariance of the noisy rewards y.
 
-    (y - centre)^T K^-1 (y - centre), K the prior covariance of the rewards with their noise; of a mixture, by
-    its last component, the widest. In multiples of `columns.unit` squared.
+    This is the squared deviation of the rewards from `centre` relative to the one that the prior expects. A
+    mixture uses its last component, which is the widest. The result is in multiples of `running.unit`
+    squared.
     """
     centre = centre if running.unit is None else centre / divisor(running.unit)
     products = running.products if running.log_weights is None else running.products[-1]
@@ -238,10 +241,10 @@ def squares_about(centre: Float[Array, ""], running: RunningBelief) -> Float[Arr
 
 
 def component_weights(running: RunningBelief, units: Units) -> Float[Array, " components"]:
-    """How likely each component is by now: its weight times the likelihood of the rewards so far.
+    """Return each component's posterior probability: prior weight times likelihood of the rewards so far.
 
-    That likelihood is the product of what was foretold for each reward from those before it, so that every
-    reward is held out once.
+    The likelihood is the product of the predictive densities of each reward given the rewards before it, so
+    every reward is held out once.
     """
     if running.log_weights is None:
         return jnp.ones(1, running.products.dtype)
@@ -280,7 +283,7 @@ def _combination(running: RunningBelief, units: Units) -> Float[Array, " columns
 
 
 def with_features(running: RunningBelief, features: Float[Array, "points features"] | None) -> RunningBelief:
-    """Put the candidates' features in, or take them out (None) for a loop in which all seeds share them."""
+    """Set the candidates' features. None removes them from a loop's carry, so that all seeds share them."""
     return eqx.tree_at(lambda c: c.belief.features, running, features, is_leaf=lambda leaf: leaf is None)
 
 
@@ -292,13 +295,13 @@ def _combine(weights, rows):
     return jnp.matmul(weights, rows, precision=lax.Precision.HIGHEST)
 
 
-# Tree prefixes for `vmap`: components lead every leaf but the features, which all share.
+# Tree prefixes for `vmap`: every leaf has a leading axis of components, except the shared features.
 BELIEFS: Any = gp.Belief(mean=0, variance=0, features=None, posterior=0)  # pyright: ignore
 COMPONENTS: Any = RunningBelief(belief=BELIEFS, products=0, log_determinant=0, log_weights=None, unit=None)  # pyright: ignore
 
 
 def _each(fn, running: RunningBelief, out_axes):
-    """`fn` of a single prior's columns, or of each component's."""
+    """Apply `fn` to the belief of a single prior, or to that of each component."""
     if running.log_weights is None:
         return fn(running)
     single = eqx.tree_at(lambda c: c.log_weights, running, None)

@@ -1,12 +1,11 @@
 """Moments of a task's rewards, and the units in which the rewards are measured.
 
-Moments are kept in multiples of a power of two, so that no square is out of range.
-
-The unit is near the largest reward so far and grows with it. Multiplication by a power of two rounds nothing:
-rewards of ordinary size give the same numbers as without a unit.
+Moments are kept in multiples of a power of two, so that no square is out of range. This unit is near the
+largest reward so far and grows with it. Multiplication by a power of two is exact, so rewards of ordinary
+size give the same numbers as without a unit.
 """
 
-from typing import Any
+from typing import Any, final
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -15,26 +14,28 @@ from jaxtyping import Array, Bool, Float
 from jlibo.solver.units import nearest_power
 
 
+@final
 class Units(eqx.Module):
-    """Rewards are measured from `centre`, in multiples of `scale`."""
+    """Units of rewards: (reward - centre) / scale."""
 
     centre: Float[Array, ""]
     scale: Float[Array, ""]
 
     def apply(self, rewards: Float[Array, "*any"]) -> Float[Array, "*any"]:
-        """The rewards in these units; all zero where there is no scale."""
+        """Return the rewards in these units; zero where the scale is zero."""
         return jnp.where(self.scale > 0, rewards - self.centre, 0) / jnp.where(self.scale > 0, self.scale, 1)
 
 
+@final
 class Moments(eqx.Module):
-    """Number, mean and summed squared deviation of the rewards so far."""
+    """Number, mean and sum of squared deviations of the rewards so far."""
 
     count: Float[Array, ""]
     mean: Float[Array, ""]
     squares: Float[Array, ""]
-    """The summed squared deviation, in multiples of `unit` squared."""
+    """Sum of squared deviations from the mean, in multiples of `unit` squared."""
     unit: Float[Array, ""]
-    """A power of two near the largest reward; zero where all are zero."""
+    """Power of two near the largest reward; zero if all rewards are zero."""
 
     @classmethod
     def empty(cls, dtype: Any) -> "Moments":
@@ -42,7 +43,7 @@ class Moments(eqx.Module):
         return cls(zero, zero, zero, zero)
 
     def add(self, reward: Float[Array, ""], is_present: bool | Array = True) -> "Moments":
-        """With one more reward (Welford's update, which does not cancel)."""
+        """Return the moments with one more reward, by Welford's update, which avoids cancellation."""
         reward = jnp.where(is_present, reward, self.mean)
         count = self.count + jnp.asarray(is_present, self.count.dtype)
         unit, change = larger_unit(self.unit, reward, is_present)
@@ -53,7 +54,7 @@ class Moments(eqx.Module):
 
     @property
     def sum_squares(self) -> Float[Array, ""]:
-        """The summed squared deviation; out of range for rewards whose squares are."""
+        """Sum of squared deviations; overflows or underflows if the squares of the rewards do."""
         return self.squares * self.unit * self.unit
 
     @property
@@ -64,19 +65,20 @@ class Moments(eqx.Module):
 
 
 def unit_of(value: Float[Array, ""]) -> Float[Array, ""]:
-    """A power of two near the size of `value`; zero for zero. Its inverse is in range too."""
+    """Return a power of two near the size of `value`, zero for zero. Its inverse is in range too."""
     return jnp.where(value == 0, 0, nearest_power(value))
 
 
 def divisor(unit: Float[Array, ""]) -> Float[Array, ""]:
-    """The unit to divide by: one as long as all rewards are zero."""
+    """Return the unit to divide by: `unit`, or one if all rewards are zero."""
     return jnp.where(unit > 0, unit, 1)
 
 
 def times(values: Float[Array, "*any"], power: Float[Array, "*any"]) -> Float[Array, "*any"]:
-    """`values * power`, for a power of two that mostly is one.
+    """Return `values * power`, for a power of two that is usually one.
 
-    Selected, so that the compiler does not merge the product with a sum that follows, and round otherwise.
+    The product is selected by `where`. Otherwise the compiler may fuse it with a following sum, which changes
+    the rounding.
     """
     return jnp.where(power == 1, values, values * power)
 
@@ -84,6 +86,6 @@ def times(values: Float[Array, "*any"], power: Float[Array, "*any"]) -> Float[Ar
 def larger_unit(
     unit: Float[Array, ""], reward: Float[Array, ""], is_present: bool | Array
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """The unit once `reward` is there, and by what numbers in the old unit are multiplied to be in it."""
+    """Return the unit after adding `reward`, and the factor that converts numbers from the old unit to it."""
     new = jnp.maximum(unit, jnp.where(is_present, unit_of(reward), 0))
     return new, jnp.where(unit > 0, unit / divisor(new), 1)

@@ -1,4 +1,4 @@
-"""The exact Gaussian posterior over feature weights, one rank-one update an observation.
+"""The exact Gaussian posterior over feature weights, with one rank-one update per observation.
 
 | here                | paper (App. "Background on GP-UCB")                                      |
 |---------------------|--------------------------------------------------------------------------|
@@ -6,17 +6,32 @@
 | `predict`           | mu_i(x) and sigma_i^2(x), in weight space: equal to the kernel formulas  |
 | `information_gain`  | 1/2 log det(I + K_i / lambda_ucb^2) of the points observed               |
 
-The covariance is kept as a factor S with S S^T = covariance and updated by Potter's rule, so a variance is
-a sum of squares: it cannot become negative, in float32 after thousands of updates either. An update costs
+The covariance is kept as a factor S with S S^T = covariance and updated by Potter's rule. A variance is then
+a sum of squares, so it cannot become negative, even in float32 after thousands of updates. An update costs
 O(features^2), plus O(candidates * features) where mean and variance are tracked on a finite candidate set.
-Nothing is ever factorised again, and no shape grows. All is kept in the precision of the prior, whatever
-the precision of the features and rewards that come.
+Nothing is factorised again, and no shape grows. All arrays have the precision of the prior, whatever the
+precision of the features and rewards.
 
-Two limits of floating point are handled here. The variance tracked on candidates is a difference, whose
-absolute error stays while the variance shrinks: in long runs it is computed again from the factor now and
-then (`REFRESH_STEPS`). And noise that is lost beside the prior variance is refused
-(`jlibo.belief.prior.noise_limits`), or moved to the limit where it is traced.
+Two limits of floating point are handled here. The variance tracked on candidates is a difference: its
+absolute error stays while the variance shrinks. In long runs it is therefore recomputed from the factor every
+`REFRESH_STEPS` observations. Noise that is too small or too large beside the prior variance
+(`jlibo.belief.prior.noise_limits`) is refused, or clipped to the limit if it is traced.
+
+```python
+import jax
+
+import jlibo
+
+features = jlibo.Cosine(num_features=10)
+points = jlibo.box_grid(features, 100)
+state = jlibo.posterior.init(jlibo.full_prior(features.groups), noise_std=0.1)
+state = jlibo.posterior.observe(state, features(points[3]), reward=0.7)
+mean, variance = jlibo.posterior.predict(state, features(points))
+draw = jlibo.posterior.sample(state, features(points), key=jax.random.key(0))
+```
 """
+
+from typing import final
 
 import equinox as eqx
 import jax
@@ -31,29 +46,35 @@ from jlibo.solver.batching import lane_cond
 
 HIGHEST = lax.Precision.HIGHEST
 REFRESH_STEPS = 512
-"""Observations between two computations of the tracked variance from the factor."""
+"""Number of observations after which the tracked variance is recomputed from the factor."""
 
 
+@final
 class Posterior(eqx.Module):
-    """Belief about the weights after some observations."""
+    """Gaussian posterior of the feature weights after some observations; made by `init` and `observe`."""
 
     mean: Float[Array, " features"]
     factor: Float[Array, "features features"]
+    """S with S S^T = covariance."""
     noise_std: Float[Array, ""]
-    """As used: within `jlibo.belief.prior.noise_limits`."""
+    """Noise as used, within `jlibo.belief.prior.noise_limits`."""
     log_marginal_likelihood: Float[Array, ""]
+    """Of the rewards observed so far."""
     information_gain: Float[Array, ""]
+    """Of the points observed so far, in nats."""
     best_reward: Float[Array, ""]
-    """Largest reward seen; minus infinity before the first."""
+    """Largest reward observed; minus infinity before the first."""
     num_observations: Int[Array, ""]
 
     @property
     def covariance(self) -> Float[Array, "features features"]:
+        """Posterior covariance of the weights."""
         return jnp.matmul(self.factor, self.factor.T, precision=HIGHEST)
 
 
+@final
 class Belief(eqx.Module):
-    """The posterior seen at given points: all that a policy may look at."""
+    """The posterior at given points, which is the input of a policy; made by `belief_at`."""
 
     mean: Float[Array, " points"]
     variance: Float[Array, " points"]
@@ -62,16 +83,34 @@ class Belief(eqx.Module):
 
     @property
     def std(self) -> Float[Array, " points"]:
-        # The square root of zero has no finite derivative; nothing depends on it there.
+        """Posterior standard deviation at the points."""
+        # The derivative of the square root is infinite at zero, so select its argument too.
         positive = self.variance > 0
         return jnp.where(positive, jnp.sqrt(jnp.where(positive, self.variance, 1)), 0)
 
 
 def init(prior: Prior, noise_std: Float[ArrayLike, ""]) -> Posterior:
-    """The posterior before any observation. `noise_std` > 0 regularises, whatever the true noise is.
+    """Return the posterior before any observation.
 
-    A `noise_std` that the precision cannot hold beside the prior variance raises where it is known now. Where
-    it is traced it is moved to the nearest number that can be held; a negative one gives NaN.
+    **Arguments:**
+
+    - `prior`: distribution of the weights. Its own `noise_std` is not used here.
+    - `noise_std`: positive noise standard deviation of the model, which acts as a regulariser; it need not
+      be the true noise. A traced value outside `jlibo.belief.prior.noise_limits` is clipped to the nearest
+      limit, and a negative one gives NaN.
+
+    **Returns:** a `Posterior` in the precision of the prior.
+
+    **Raises:** `ValueError` if a concrete `noise_std` is not positive, or too small or too large for the
+    precision beside the prior variance.
+
+    ```python
+    import jlibo
+
+    features = jlibo.Cosine(num_features=10)
+    prior = jlibo.full_prior(features.groups)
+    state = jlibo.posterior.init(prior, noise_std=0.1)
+    ```
     """
     dtype = prior.mean.dtype
     variance = largest_variance(prior.covariance)
@@ -89,7 +128,7 @@ def init(prior: Prior, noise_std: Float[ArrayLike, ""]) -> Posterior:
 
 
 def held_noise(noise_std: Float[Array, ""], variance: Float[Array, ""]) -> Float[Array, ""]:
-    """`noise_std`, moved within `noise_limits` for a prior variance of `variance`; NaN if negative."""
+    """Return `noise_std` clipped to `noise_limits` for a prior variance of `variance`; NaN if negative."""
     lower, upper = noise_limits(variance, noise_std.dtype)
     return jnp.where(noise_std >= 0, jnp.clip(noise_std, lower, upper), jnp.nan)
 
@@ -97,7 +136,29 @@ def held_noise(noise_std: Float[Array, ""], variance: Float[Array, ""]) -> Float
 def observe(
     posterior: Posterior, feature: Float[Array, " features"], reward: Float[ArrayLike, ""]
 ) -> Posterior:
-    """Condition on one reward at a point given by its features."""
+    """Condition on one reward at a point given by its features, in O(features^2).
+
+    **Arguments:**
+
+    - `posterior`: posterior before the observation.
+    - `feature`: features of the point.
+    - `reward`: observed reward.
+
+    **Returns:** the new `Posterior`.
+
+    **Raises:** `ValueError` for a wrong shape or a value that is NaN or infinite.
+
+    ```python
+    import jax.numpy as jnp
+
+    import jlibo
+
+    features = jlibo.Cosine(num_features=10)
+    prior = jlibo.full_prior(features.groups)
+    state = jlibo.posterior.init(prior, noise_std=0.1)
+    state = jlibo.posterior.observe(state, features(jnp.asarray([0.3])), reward=0.7)
+    ```
+    """
     check_shape("feature", feature, posterior.mean.shape)
     check_finite("feature", feature)
     dtype = posterior.mean.dtype
@@ -105,14 +166,34 @@ def observe(
 
 
 def update(posterior: Posterior, feature: Float[Array, " features"], reward: Float[Array, ""]) -> Posterior:
-    """`observe` without its checks, for loops."""
+    """`observe` without checks, for use in loops."""
     return _observe(posterior, feature, reward)[0]
 
 
 def predict(
     posterior: Posterior, features: Float[Array, "*points features"]
 ) -> tuple[Float[Array, "*points"], Float[Array, "*points"]]:
-    """Posterior mean and variance of f (not of a noisy reward) at points given by their features."""
+    """Return posterior mean and variance of f (not of a noisy reward) at points given by their features.
+
+    **Arguments:**
+
+    - `posterior`: posterior of the weights.
+    - `features`: features of the points, with any leading axes.
+
+    **Returns:** mean and variance, each with the leading axes of `features`.
+
+    **Raises:** `ValueError` for a wrong number of features or a value that is NaN or infinite.
+
+    ```python
+    import jlibo
+
+    features = jlibo.Cosine(num_features=10)
+    prior = jlibo.full_prior(features.groups)
+    state = jlibo.posterior.init(prior, noise_std=0.1)
+    points = jlibo.box_grid(features, 100)
+    mean, variance = jlibo.posterior.predict(state, features(points))
+    ```
+    """
     features = _check_features(posterior, features, np.shape(features)[:-1])
     mean = jnp.matmul(features, posterior.mean, precision=HIGHEST)
     image = jnp.matmul(features, posterior.factor, precision=HIGHEST)
@@ -120,7 +201,26 @@ def predict(
 
 
 def sample_weights(posterior: Posterior, *, key: PRNGKeyArray) -> Float[Array, " features"]:
-    """One draw of the weights, that is, of a whole function."""
+    """Return one draw of the weights, which defines a whole function.
+
+    **Arguments:**
+
+    - `posterior`: posterior of the weights.
+    - `key`: random key.
+
+    **Returns:** weights `[features]`; the function is `features(x) @ weights`.
+
+    ```python
+    import jax
+
+    import jlibo
+
+    features = jlibo.Cosine(num_features=10)
+    prior = jlibo.full_prior(features.groups)
+    state = jlibo.posterior.init(prior, noise_std=0.1)
+    weights = jlibo.posterior.sample_weights(state, key=jax.random.key(0))
+    ```
+    """
     noise = jax.random.normal(key, posterior.mean.shape, posterior.mean.dtype)
     return posterior.mean + jnp.matmul(posterior.factor, noise, precision=HIGHEST)
 
@@ -128,13 +228,60 @@ def sample_weights(posterior: Posterior, *, key: PRNGKeyArray) -> Float[Array, "
 def sample(
     posterior: Posterior, features: Float[Array, "*points features"], *, key: PRNGKeyArray
 ) -> Float[Array, "*points"]:
-    """One joint draw of f at all the points."""
+    """Return one joint draw of f at all points.
+
+    **Arguments:**
+
+    - `posterior`: posterior of the weights.
+    - `features`: features of the points, with any leading axes.
+    - `key`: random key.
+
+    **Returns:** values of the drawn function, with the leading axes of `features`.
+
+    **Raises:** `ValueError` for a wrong number of features or a value that is NaN or infinite.
+
+    ```python
+    import jax
+
+    import jlibo
+
+    features = jlibo.Cosine(num_features=10)
+    prior = jlibo.full_prior(features.groups)
+    state = jlibo.posterior.init(prior, noise_std=0.1)
+    points = jlibo.box_grid(features, 100)
+    values = jlibo.posterior.sample(state, features(points), key=jax.random.key(0))
+    ```
+    """
     features = _check_features(posterior, features, np.shape(features)[:-1])
     return jnp.matmul(features, sample_weights(posterior, key=key), precision=HIGHEST)
 
 
 def belief_at(posterior: Posterior, features: Float[Array, "points features"]) -> Belief:
-    """The posterior at any points; O(points * features^2)."""
+    """Return the belief at given points, in O(points * features^2).
+
+    **Arguments:**
+
+    - `posterior`: posterior of the weights.
+    - `features`: features of the points.
+
+    **Returns:** a `Belief`, the input of policies and of `observe_candidate`.
+
+    **Raises:** `ValueError` for wrong shapes or values, or if the noise is too small or too large for the
+    precision beside the largest variance at the points (`jlibo.belief.prior.noise_limits`).
+
+    ```python
+    import jax
+
+    import jlibo
+
+    features = jlibo.Cosine(num_features=10)
+    prior = jlibo.full_prior(features.groups)
+    state = jlibo.posterior.init(prior, noise_std=0.1)
+    points = jlibo.box_grid(features, 100)
+    belief = jlibo.posterior.belief_at(state, features(points))
+    action = jlibo.choose(jlibo.GPUCB(nu=10.0, noise_std=0.1), belief, key=jax.random.key(0))
+    ```
+    """
     features = _check_features(posterior, features, ("points",))
     mean, variance = predict(posterior, features)
     if is_concrete(variance) and is_concrete(posterior.noise_std):
@@ -143,10 +290,32 @@ def belief_at(posterior: Posterior, features: Float[Array, "points features"]) -
 
 
 def observe_candidate(belief: Belief, index: Int[ArrayLike, ""], reward: Float[ArrayLike, ""]) -> Belief:
-    """Condition on a reward at one of the belief's own points; O(points * features).
+    """Condition on a reward at one of the belief's own points.
 
-    The same as `belief_at(observe(...), features)` to round-off, without a product of all points with the
-    factor.
+    Equal to `belief_at(observe(...), features)` up to round-off. It costs O(points * features), plus
+    O(features^2), because it does not multiply all points by the factor, except at every
+    `REFRESH_STEPS`-th observation.
+
+    **Arguments:**
+
+    - `belief`: belief before the observation.
+    - `index`: index of the point.
+    - `reward`: observed reward.
+
+    **Returns:** the new `Belief` at the same points.
+
+    **Raises:** `ValueError` for an index out of range or a reward that is NaN or infinite.
+
+    ```python
+    import jlibo
+
+    features = jlibo.Cosine(num_features=10)
+    prior = jlibo.full_prior(features.groups)
+    state = jlibo.posterior.init(prior, noise_std=0.1)
+    points = jlibo.box_grid(features, 100)
+    belief = jlibo.posterior.belief_at(state, features(points))
+    belief = jlibo.posterior.observe_candidate(belief, 3, reward=0.7)
+    ```
     """
     _check_index(belief, index)
     reward = _check_reward(reward, belief.posterior.mean.dtype)
@@ -161,15 +330,21 @@ def condition(
     *,
     refresh: bool = False,
 ) -> tuple[Belief, Float[Array, "*columns"], Float[Array, ""]]:
-    """`observe_candidate` without its checks, for loops; also for several columns of rewards at once.
+    """`observe_candidate` without checks, for use in loops; also for several columns of rewards at once.
 
-    The posterior is linear in the rewards and its covariance does not see them. So one update serves any
-    number of columns: belief.mean [columns, points], posterior.mean [columns, features], reward [columns].
-    Where `is_present` is false nothing changes, at the same cost: that is how data are padded. The second
-    answer is how far the reward was from its mean, the third 1 / its variance (0 where it is absent).
+    The posterior mean is linear in the rewards and its covariance does not depend on them. One update
+    therefore serves any number of columns, with shapes `[columns, points]` of `belief.mean`,
+    `[columns, features]` of `posterior.mean` and `[columns]` of `reward`.
 
-    With `refresh`, every `REFRESH_STEPS`-th observation computes the variances again from the factor, in
-    O(points * features^2). Shorter runs do without.
+    **Arguments:**
+
+    - `belief`, `index`, `reward`: as for `observe_candidate`.
+    - `is_present`: where false, the belief does not change, at the same cost. Use it for padded data.
+    - `refresh`: recompute the variances from the factor at every `REFRESH_STEPS`-th observation, in
+      O(points * features^2). Shorter runs do not need it.
+
+    **Returns:** the new belief, the residual of the reward from its predicted mean, and 1 / its predictive
+    variance (0 where it is absent).
     """
     posterior, direction, gain, surprise = _observe(
         belief.posterior, belief.features[index], reward, is_present
@@ -185,13 +360,37 @@ def condition(
 
 
 def observe_pending(belief: Belief, index: Int[ArrayLike, ""]) -> Belief:
-    """Shrink the variance as an observation at `index` will, whatever its reward; the mean stays."""
+    """Reduce the variance as an observation at `index` does, for any reward; the mean stays.
+
+    Use it for evaluations that still run, so that a batch of choices spreads out.
+
+    **Arguments:**
+
+    - `belief`: current belief.
+    - `index`: index of the pending point.
+
+    **Returns:** a `Belief` with which to choose the next point. Condition the original belief, and not this
+    one, on the reward.
+
+    **Raises:** `ValueError` for an index out of range.
+
+    ```python
+    import jlibo
+
+    features = jlibo.Cosine(num_features=10)
+    prior = jlibo.full_prior(features.groups)
+    state = jlibo.posterior.init(prior, noise_std=0.1)
+    points = jlibo.box_grid(features, 100)
+    belief = jlibo.posterior.belief_at(state, features(points))
+    pending = jlibo.posterior.observe_pending(belief, 3)
+    ```
+    """
     _check_index(belief, index)
     return condition_pending(belief, index)
 
 
 def condition_pending(belief: Belief, index: Int[ArrayLike, ""], is_present: bool | Array = True) -> Belief:
-    """`observe_pending` without its checks, for loops; see `condition`."""
+    """`observe_pending` without checks, for use in loops; see `condition`."""
     feature = belief.features[index]
     posterior, direction, gain, _ = _observe(
         belief.posterior, feature, jnp.zeros(belief.mean.shape[:-1], belief.mean.dtype), is_present
@@ -203,11 +402,11 @@ def condition_pending(belief: Belief, index: Int[ArrayLike, ""], is_present: boo
 
 
 def _refresh(belief: Belief, is_due: Bool[Array, ""]) -> Belief:
-    """The belief with its variances computed from the factor, if that is due."""
+    """Return the belief with its variances recomputed from the factor if `is_due`."""
     tracked = belief.variance
     data = (belief.features, belief.posterior.factor)
     fresh = lane_cond(is_due, _fresh_variance, *lax.stop_gradient((tracked, data)))
-    # The two are equal but for round-off, so that the derivative is that of the tracked variance.
+    # The two are equal up to round-off, so use the derivative of the tracked variance.
     return eqx.tree_at(lambda at: at.variance, belief, fresh + (tracked - lax.stop_gradient(tracked)))
 
 
@@ -217,9 +416,9 @@ def _fresh_variance(_, data):
 
 
 def _at_points(weights: Float[Array, " features"], features: Float[Array, "points features"]) -> Array:
-    # In this order a batch of weights gives [batch, points], the layout of means and variances; the other way
-    # round whatever reads it reads across the rows. And without a transpose, which XLA would make for one
-    # vector on its own: a third of the time.
+    # In this order a batch of weights gives [batch, points], the layout of means and variances. The other
+    # order makes every later read strided. `dot_general` also avoids the transpose that XLA inserts for a
+    # single vector, which takes a third of the time.
     return jax.lax.dot_general(weights, features, (((0,), (1,)), ((), ())), precision=HIGHEST)
 
 
@@ -241,9 +440,9 @@ def _check_index(belief: Belief, index):
 
 
 def _observe(posterior: Posterior, feature, reward, is_present: bool | Array = True):
-    """Potter's square-root update; also covariance times feature, 1 / total variance and the surprise.
+    """Potter's square-root update; also returns covariance times feature, 1 / total variance and residual.
 
-    All rewards, or columns of them, see the same covariance. An absent observation has a gain of zero.
+    All columns of rewards share the covariance. An absent observation has a gain of zero.
     """
     noise_variance = posterior.noise_std**2
     image = jnp.matmul(feature, posterior.factor, precision=HIGHEST)
@@ -257,7 +456,7 @@ def _observe(posterior: Posterior, feature, reward, is_present: bool | Array = T
     if is_present is not True:
         gain, shrink = jnp.where(is_present, gain, 0), jnp.where(is_present, shrink, 0)
         likelihood, information = jnp.where(is_present, likelihood, 0), jnp.where(is_present, information, 0)
-        # What pads may be NaN, and nothing times NaN is not nothing.
+        # Padding may be NaN, and 0 * NaN is NaN, so select instead of multiplying.
         reward, surprise = jnp.where(is_present, reward, -jnp.inf), jnp.where(is_present, surprise, 0)
     new = Posterior(
         mean=posterior.mean + (gain * surprise)[..., None] * direction,

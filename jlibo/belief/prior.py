@@ -1,4 +1,4 @@
-"""A Gaussian prior over feature weights: what a kernel is, once its features are known.
+"""Gaussian priors over feature weights: kernels given by finitely many features.
 
 | here            | paper                                                              |
 |-----------------|--------------------------------------------------------------------|
@@ -6,12 +6,12 @@
 | `full_prior`    | k_full = (1/p) sum_j k_j, the naive agent's kernel and k_hat_0     |
 | `support_prior` | k_hat = (1/|J|) sum_{j in J} k_j for a set J of base kernels       |
 
-f(x) = phi(x) . w with w ~ N(mean, covariance). Selecting kernels changes numbers and never shapes, so the
-agent that knows the truth, the naive one and the learning ones are one compiled program.
+f(x) = phi(x) . w with w ~ N(mean, covariance). A selection of kernels changes values and not shapes, so the
+oracle, the naive agent and the learning agents share one compiled program.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, final
 
 import equinox as eqx
 import jax
@@ -24,10 +24,29 @@ from jlibo.checks import ArrayLike, check_finite, check_range, check_shape, fail
 from jlibo.groups import validate_groups
 
 
+@final
 class Prior(eqx.Module):
-    """w ~ N(mean, covariance); the covariance is its diagonal [features] or a whole matrix.
+    """Gaussian prior of the feature weights: w ~ N(mean, covariance).
 
-    `noise_std`: learned noise; if None, the policy's `noise_std` is used.
+    **Arguments:**
+
+    - `mean`: mean of the weights, `[features]`.
+    - `covariance`: covariance of the weights: its diagonal `[features]`, or a positive semi-definite matrix
+      `[features, features]`.
+    - `noise_std`: learned noise; if None, the policy's `noise_std` is used.
+
+    **Raises:** `ValueError` for wrong shapes, for values that are NaN or infinite, for a covariance that is
+    not symmetric positive semi-definite, and for a `noise_std` outside `jlibo.belief.prior.noise_limits`.
+    Values are checked only if they are not traced.
+
+    ```python
+    import jax.numpy as jnp
+
+    import jlibo
+
+    prior = jlibo.Prior(mean=jnp.zeros(3), covariance=jnp.asarray([1.0, 0.5, 0.1]))
+    agent = jlibo.FixedPrior(prior)
+    ```
     """
 
     mean: Float[Array, " features"]
@@ -63,13 +82,13 @@ class Prior(eqx.Module):
         return self.mean.shape[-1]
 
     def factor(self) -> Float[Array, "features features"]:
-        """A matrix S with S S^T = covariance."""
+        """Return a matrix S with S S^T = covariance."""
         if self.covariance.ndim == 1:
             return jnp.diag(jnp.sqrt(self.covariance))
         return semidefinite_cholesky(self.covariance)
 
     def variance(self, features: Float[Array, "*points features"]) -> Float[Array, "*points"]:
-        """k(x, x) at points given by their features."""
+        """Return k(x, x) at points given by their features."""
         if self.covariance.ndim == 1:
             return jnp.einsum("...f,f->...", features**2, self.covariance, precision=lax.Precision.HIGHEST)
         image = jnp.matmul(features, self.covariance, precision=lax.Precision.HIGHEST)
@@ -77,16 +96,16 @@ class Prior(eqx.Module):
 
 
 def largest_variance(covariance: Float[Array, "..."]) -> Float[Array, ""]:
-    """Largest variance of a single weight; `covariance` is a diagonal or a matrix."""
+    """Return the largest variance of a single weight; `covariance` is a diagonal or a matrix."""
     return (covariance if covariance.ndim == 1 else jnp.diagonal(covariance)).max(initial=0)
 
 
 def noise_limits(variance: Float[ArrayLike, ""], dtype: Any) -> tuple[Float[Array, ""] | np.ndarray, float]:
-    """Smallest and largest `noise_std` for which posteriors in `dtype` are accurate.
+    """Return the smallest and largest `noise_std` for which posteriors in `dtype` are accurate.
 
-    `variance` is the prior variance of f, at the point where it is largest. The noise variance is added to
-    it: below `eps * variance` the sum rounds to `variance`, and observations of one point are no longer
-    averaged. Noise whose square or inverse square is out of range is excluded too.
+    `variance` is the largest prior variance of f. The noise variance is added to it: below `eps * variance`
+    the sum rounds to `variance`, and repeated observations of one point are no longer averaged. Noise whose
+    square or inverse square is out of range is excluded too.
     """
     info = jnp.finfo(dtype)
     numpy_or_jax = np if is_concrete(variance) else jnp
@@ -95,14 +114,14 @@ def noise_limits(variance: Float[ArrayLike, ""], dtype: Any) -> tuple[Float[Arra
 
 
 def check_noise(noise_std: Any, variance: Any, dtype: Any) -> None:
-    """Check that `noise_std` is a number that posteriors in `dtype` can hold; see `noise_limits`."""
+    """Check that `noise_std` is positive and within `noise_limits` for `dtype`."""
     check_shape("noise_std", noise_std, ())
     check_finite("noise_std", noise_std)
     check_range("noise_std", noise_std, above=0)
     if not (is_concrete(noise_std) and is_concrete(variance)):
         return
     lower, upper = (float(limit) for limit in noise_limits(np.asarray(variance), dtype))
-    # A float64 limit rounded to float32 must not refuse the limit itself.
+    # The tolerance accepts a `noise_std` equal to the limit after rounding to float32.
     if not lower * (1 - 1e-6) <= float(noise_std) <= upper:
         name = jnp.dtype(dtype).name
         advice = "scale the rewards" if name == "float64" else "use float64, or scale the rewards"
@@ -114,14 +133,14 @@ def check_noise(noise_std: Any, variance: Any, dtype: Any) -> None:
         )
 
 
+@final
 class PriorMixture(eqx.Module):
-    """Several priors, one of which is right: `log_weights` says how likely each is before any reward.
-
-    The leading axis of the leaves of `components` counts them.
-    """
+    """A mixture of priors; made by `mixture`. The weights of a task come from one unknown component."""
 
     components: Prior
+    """The priors, stacked along a leading axis of every leaf."""
     log_weights: Float[Array, " components"]
+    """Logarithm of the probability of each component before any reward."""
 
     @property
     def num_components(self) -> int:
@@ -129,8 +148,26 @@ class PriorMixture(eqx.Module):
 
 
 def mixture(priors: Sequence[Prior], weights: Float[ArrayLike, " components"]) -> PriorMixture:
-    """The priors as one, likely in proportion to `weights`. Either all are diagonal or none, and the same
-    holds for a noise of their own."""
+    """Return a mixture of priors with probabilities proportional to `weights`.
+
+    **Arguments:**
+
+    - `priors`: at least one. Either all covariances are diagonals or all are matrices, and either all priors
+      have a `noise_std` or none has.
+    - `weights`: non-negative, at least one positive; they need not sum to one.
+
+    **Returns:** a `PriorMixture`.
+
+    **Raises:** `ValueError` for an empty list, or weights that are negative, all zero or of another length.
+
+    ```python
+    import jlibo
+
+    groups = jlibo.Cosine(num_features=10).groups
+    narrow = jlibo.support_prior([True] * 3 + [False] * 7, groups)
+    prior = jlibo.mixture([narrow, jlibo.full_prior(groups)], weights=[0.8, 0.2])
+    ```
+    """
     if not priors:
         fail("priors", "at least one", "none")
     check_shape("weights", weights, (len(priors),))
@@ -149,10 +186,26 @@ def support_prior(
     *,
     free_groups: Sequence[int] = (),
 ) -> Prior:
-    """The average of the base kernels in `support`; of all of them when `support` is empty.
+    """Return the prior of the average of the base kernels in `support`.
 
-    `groups[f]` is the base kernel of feature f, as in `features.groups`; `dtype` is jax's default float.
-    Kernels in `free_groups` are always in use, each with weight one beside the average of the others.
+    **Arguments:**
+
+    - `support`: booleans, one per base kernel. If none is selected, all base kernels are averaged.
+    - `groups`: base kernel of each feature, as in `features.groups`.
+    - `dtype`: precision; by default jax's default float.
+    - `free_groups`: base kernels that are always in use, each with weight one beside the average of the
+      others.
+
+    **Returns:** a `Prior` with mean zero and a diagonal covariance.
+
+    **Raises:** `ValueError` if `support` has a wrong shape or is not boolean, or `groups` is not valid.
+
+    ```python
+    import jlibo
+
+    prior = jlibo.support_prior([True, False, True], groups=[0, 1, 2])
+    print(prior.covariance)  # [0.5 0.  0.5]
+    ```
     """
     group_of = np.asarray(validate_groups("groups", groups))
     num_groups = int(group_of.max()) + 1
@@ -174,18 +227,33 @@ def full_prior(
     *,
     free_groups: Sequence[int] = (),
 ) -> Prior:
-    """The average of all base kernels: what one uses who knows nothing yet."""
+    """Return the prior of the average of all base kernels, which uses no knowledge of past tasks.
+
+    **Arguments:**
+
+    - `groups`, `dtype`, `free_groups`: as for `support_prior`.
+
+    **Returns:** a `Prior` with mean zero and a diagonal covariance.
+
+    **Raises:** `ValueError` if `groups` is not valid.
+
+    ```python
+    import jlibo
+
+    naive = jlibo.FixedPrior(jlibo.full_prior(jlibo.Cosine(num_features=20).groups))
+    ```
+    """
     groups = validate_groups("groups", groups)
     return support_prior(np.ones(max(groups) + 1, bool), groups, dtype, free_groups=free_groups)
 
 
 @jax.jit
 def semidefinite_cholesky(matrix: Float[Array, "size size"]) -> Float[Array, "size size"]:
-    """S with S S^T = `matrix`, for a positive semi-definite `matrix` that may be singular.
+    """Return S with S S^T = `matrix`, for a positive semi-definite `matrix` that may be singular.
 
-    One column at a time in plain array operations: what is left without variance gives columns of zeros
-    where LAPACK gives NaN, and there is no LAPACK call for concurrent executions to wait for. The largest
-    variance left goes first, so all that is dropped in the end is round-off. S is therefore not triangular.
+    Columns are eliminated one at a time with array operations. A singular matrix gives columns of zeros,
+    where LAPACK gives NaN, and concurrent executions do not wait for a LAPACK call. The pivot is the largest
+    remaining variance, so only round-off is dropped. S is therefore not triangular.
     """
     size = matrix.shape[0]
     floor = size * jnp.finfo(matrix.dtype).eps * jnp.maximum(jnp.diagonal(matrix).max(), 0)
@@ -196,7 +264,7 @@ def semidefinite_cholesky(matrix: Float[Array, "size size"]) -> Float[Array, "si
         pivot = rest[i, i]
         usable = pivot > floor
         column = jnp.where(usable, rest[:, i] / jnp.sqrt(jnp.where(usable, pivot, 1)), 0)
-        # Exactly zero where it is eliminated, so that no direction is taken twice.
+        # Set the eliminated row and column to exactly zero, so that no pivot is taken twice.
         rest = (rest - jnp.outer(column, column)).at[i].set(0).at[:, i].set(0)
         return rest, factor.at[:, step].set(column)
 
@@ -219,7 +287,7 @@ def _check_semidefinite(argument: str, matrix: np.ndarray) -> None:
 def in_one_shape(
     priors: list[Prior | PriorMixture], noise_std: Float[Array, ""]
 ) -> list[Prior] | list[PriorMixture]:
-    """The same priors in one shape: whatever one of them needs, a matrix, a noise, components, all get."""
+    """Return the same priors in one structure: with a matrix, a noise or components if any of them has it."""
     parts = [prior.components if isinstance(prior, PriorMixture) else prior for prior in priors]
     batched = [isinstance(prior, PriorMixture) for prior in priors]
     needs_matrix = len({part.mean.ndim < part.covariance.ndim for part in parts}) > 1
@@ -234,7 +302,7 @@ def in_one_shape(
             noise = jnp.broadcast_to(jnp.asarray(noise_std, part.mean.dtype), part.mean.shape[:-1])
             part = eqx.tree_at(lambda p: p.noise_std, part, noise, is_leaf=lambda leaf: leaf is None)
         if any(batched):
-            # Components that are not there: copies of the last, which gives the units, that are impossible.
+            # Pad with copies of the last component, which determines the units, at probability zero.
             part = part if is_batched else jax.tree.map(lambda leaf: leaf[None], part)
             weights = prior.log_weights if isinstance(prior, PriorMixture) else jnp.zeros(1, part.mean.dtype)
             absent = max(sizes) - size

@@ -1,8 +1,8 @@
-"""Scalings: where the units of a task's rewards come from.
+"""Scalings: how the units of a task's rewards are chosen.
 
-A reward may be an accuracy or a loss in dollars; a prior over functions of size one fits neither.
+A reward may be an accuracy or a loss in dollars. A prior over functions of size one fits neither.
 `Standardise` measures each task in units of its own: (reward - centre) / scale, with centre and scale
-estimated from the rewards seen so far. `RawRewards` leaves rewards as they are.
+estimated from the rewards so far. `RawRewards` leaves rewards as they are.
 """
 
 import abc
@@ -20,17 +20,22 @@ from jlibo.fields import hyper_parameter
 
 
 class AbstractScaling(eqx.Module):
-    """Where a task's units come from. `state` is what past tasks taught about it."""
+    """Base class of scalings: rules for the units of a task's rewards.
+
+    Implement `init`, `units`, `settle` and `update`. All must be jittable. `state` is any pytree of what was
+    learned about units from past tasks.
+    """
 
     num_columns: eqx.AbstractClassVar[int]
+    """Columns of the running belief: 1 if the units are always centre 0 and scale 1, else 3."""
 
     @abc.abstractmethod
     def init(self, dtype: Any) -> Any:
-        """The state before the first task."""
+        """Return the state before the first task."""
 
     @abc.abstractmethod
     def units(self, state: Any, moments: Moments, running: RunningBelief) -> Units:
-        """The units of a task with these rewards so far, and what is believed after them."""
+        """Return the units of the running task, from the moments of its rewards so far and its belief."""
 
     @abc.abstractmethod
     def settle(
@@ -41,17 +46,26 @@ class AbstractScaling(eqx.Module):
         rewards: Float[Array, " steps"],
         is_present: Bool[Array, " steps"],
     ) -> Units:
-        """The units in which a finished task is remembered: by its own rewards and a fixed prior alone, so
-        that it does not matter which tasks came before."""
+        """Return the units in which a finished task is stored.
+
+        They depend only on the task's own rewards and a fixed prior, and not on earlier tasks.
+        """
 
     @abc.abstractmethod
     def update(self, state: Any, units: Units) -> Any:
-        """The state after a task that settled in these units."""
+        """Return the state after a task that was stored in these units."""
 
 
 @final
 class RawRewards(AbstractScaling):
-    """Rewards as they come: the paper's setting, where the norm bound B fixes their scale."""
+    """No scaling, as in the paper, where the norm bound B fixes the scale of the rewards.
+
+    ```python
+    import jlibo
+
+    scaling = jlibo.RawRewards()  # the default of `run_lifelong`
+    ```
+    """
 
     num_columns: ClassVar[int] = 1
 
@@ -73,8 +87,9 @@ class RawRewards(AbstractScaling):
 RAW = RawRewards()
 
 
+@final
 class PastScales(eqx.Module):
-    """The logarithms of the scales of past tasks, summed, and how many there were."""
+    """Sum of the logarithms of past tasks' scales, and the number of these tasks."""
 
     total: Float[Array, ""]
     num_tasks: Float[Array, ""]
@@ -82,14 +97,26 @@ class PastScales(eqx.Module):
 
 @final
 class Standardise(AbstractScaling):
-    """Centre on the mean of the task's rewards, and divide by the scale at which they are likeliest.
+    """Subtract the mean of the task's rewards and divide by their maximum-likelihood scale under the prior.
 
-    That is not their standard deviation: a policy soon plays near the best, where rewards are alike, and the
-    unit would shrink with every such step. The squares are counted against what the prior expects of points
-    so close together (`squares_about`); for points far apart that is the standard deviation.
+    This scale is not the standard deviation. A policy soon plays near the optimum, where rewards are alike,
+    and the standard deviation would shrink with every such step. Squared deviations are measured relative to
+    the prior covariance of the points instead (`jlibo.belief.belief.squares_about`). For points far apart
+    this is the standard deviation.
 
-    One reward has no deviation, and two have a poor one: the geometric mean of the past tasks' scales (before
-    the first, `guess`) counts as `weight` further rewards.
+    The first rewards of a task determine its scale poorly. The geometric mean of the past tasks' scales
+    therefore counts as `weight` additional rewards.
+
+    **Arguments:**
+
+    - `guess`: positive; scale used in place of the past tasks' scales in the first task.
+    - `weight`: positive; number of rewards that the past scale counts for.
+
+    ```python
+    import jlibo
+
+    scaling = jlibo.Standardise(guess=1.0, weight=2.0)  # `run_lifelong(..., scaling=scaling)`
+    ```
     """
 
     guess: Float[Array, ""] = hyper_parameter("guess", above=0, default=1.0)
@@ -128,7 +155,7 @@ class Standardise(AbstractScaling):
         squares = squares_about(moments.mean, running)
         assert running.unit is not None
         scale = running.unit * jnp.sqrt(squares / jnp.maximum(moments.count - 1, 1))
-        # All rewards alike: the task has no scale to tell of, which zero says.
+        # A scale of zero marks a task whose rewards are all alike; `update` ignores it.
         return Units(moments.mean, jnp.where(moments.differ, scale, 0))
 
     def update(self, state, units):

@@ -1,7 +1,7 @@
-"""What an environment is: candidates to play, and one task after another that says what they are worth."""
+"""The interface of environments: candidates to play, and a sequence of tasks that assign values to them."""
 
 import abc
-from typing import ClassVar
+from typing import ClassVar, final
 
 import equinox as eqx
 import jax
@@ -12,15 +12,28 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from jlibo.checks import fail, is_concrete
 
 
+@final
 class Task(eqx.Module):
-    """One bandit problem over a finite set of candidates."""
+    """One bandit problem over a finite set of candidates.
+
+    **Raises:** `ValueError` if no available candidate has a finite value. Traced values are not checked.
+
+    ```python
+    import jax.numpy as jnp
+
+    import jlibo
+
+    task = jlibo.Task(values=jnp.asarray([0.1, 0.7, 0.4]), available=jnp.asarray([True, False, True]))
+    print(task.best_value)  # 0.4
+    ```
+    """
 
     values: Float[Array, " candidates"]
-    """f_s at every candidate: the expected rewards, which the agent never sees."""
+    """f_s at every candidate: the expected rewards, which are hidden from the agent."""
     available: Bool[Array, " candidates"] | None = None
-    """Which candidates can be played; None: all."""
+    """Which candidates can be played; None means all."""
     points: Float[Array, "candidates dim"] | None = None
-    """This task's own candidates; None: those of the environment."""
+    """Candidates of this task; None means those of the environment."""
 
     def __check_init__(self):
         if not (is_concrete(self.values) and is_concrete(self.available)) or np.ndim(self.values) != 1:
@@ -31,7 +44,7 @@ class Task(eqx.Module):
 
     @property
     def best_value(self) -> Float[Array, ""]:
-        """f_s(x*_s), the value that regret is measured from; NaN where nothing can be played."""
+        """f_s(x*_s), the value from which regret is measured; NaN if no candidate can be played."""
         if self.available is None:
             return self.values.max()
         best = jnp.where(self.available, self.values, -jnp.inf).max()
@@ -53,7 +66,7 @@ class AbstractEnv(eqx.Module):
 
 
 def finite_part(task: Task) -> Task:
-    """The task without the candidates whose value is NaN or infinite."""
+    """Return the task with candidates whose value is NaN or infinite made unavailable."""
     is_finite = jnp.isfinite(task.values)
     available = is_finite if task.available is None else is_finite & task.available
     return Task(jnp.where(available, task.values, 0), available, task.points)
@@ -62,7 +75,7 @@ def finite_part(task: Task) -> Task:
 def move_to_available(
     draws: Int[Array, " draws"], available: Bool[Array, " candidates"], *, key: PRNGKeyArray
 ) -> Int[Array, " draws"]:
-    """The draws, with those of unavailable candidates replaced by uniform draws from the available ones."""
+    """Return the draws, with unavailable candidates replaced by uniform draws from the available ones."""
     counts = jnp.cumsum(available.astype(jnp.int32))
     places = jax.random.uniform(key, draws.shape) * counts[-1]
     others = jnp.searchsorted(counts, places.astype(jnp.int32), side="right")

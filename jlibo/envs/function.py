@@ -1,7 +1,7 @@
-"""A user's own functions as tasks."""
+"""Tasks defined by a user's functions."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, final
 
 import equinox as eqx
 import jax
@@ -13,11 +13,38 @@ from jlibo.envs.base import AbstractEnv, Task
 from jlibo.fields import hyper_parameter
 
 
+@final
 class FunctionEnv(AbstractEnv):
-    """Task s is `reward_fn(point, parameters)` with `parameters = draw_fn(index, key)`.
+    """Environment whose tasks are given by two functions.
 
-    Both are jittable; the parameters are any pytree. A fixed list of tasks: let `draw_fn` index into it.
-    Where a value is NaN or infinite the candidate is never played.
+    The value of a point in task number `index` is `reward_fn(point, parameters)` with
+    `parameters = draw_fn(index, key)`. Candidates whose value is NaN or infinite are never played.
+
+    **Arguments:**
+
+    - `candidates`: points that can be played, `[candidates, dim]`.
+    - `reward_fn`: jittable function of a point `[dim]` and the task's parameters, without noise.
+    - `draw_fn`: jittable function of the task's number, counted from 0, and its key. It returns the task's
+      parameters, any pytree. For a fixed list of tasks, index into an array.
+    - `noise_std`: standard deviation of the noise added to rewards, at least 0.
+
+    **Raises:** `ValueError` if `candidates` has a wrong shape or a value that is NaN or infinite, or
+    `noise_std` is negative.
+
+    ```python
+    import jax
+    import jax.numpy as jnp
+
+    import jlibo
+
+    env = jlibo.FunctionEnv(
+        candidates=jnp.linspace(0, 1, 50)[:, None],
+        reward_fn=lambda point, optimum: -((point[0] - optimum) ** 2),
+        draw_fn=lambda index, key: jax.random.uniform(key),
+        noise_std=0.1,
+    )
+    task = env.task(0, key=jax.random.key(0))
+    ```
     """
 
     candidates: Float[Array, "candidates dim"]

@@ -8,7 +8,7 @@
 | `noise_std`     | sigma, 0.1                                                                      |
 """
 
-from typing import ClassVar
+from typing import ClassVar, final
 
 import equinox as eqx
 import jax
@@ -23,15 +23,28 @@ from jlibo.features import AbstractFeatures, box_grid
 from jlibo.fields import hyper_parameter
 
 MAX_DRAWS = 10_000
-"""Draws of a task's coefficients before the condition on them counts as impossible to meet."""
+"""Maximum number of draws of a task's coefficients in rejection sampling."""
 
 
+@final
 class SyntheticEnv(AbstractEnv):
-    """Tasks whose functions live on the base kernels in `support`. See `SyntheticEnv.draw`."""
+    """Environment whose reward functions use only the base kernels in `support`; made by `SyntheticEnv.draw`.
+
+    ```python
+    import jax
+
+    import jlibo
+
+    env = jlibo.SyntheticEnv.draw(jlibo.Cosine(num_features=20), support_size=3, key=jax.random.key(0))
+    print(env.support.sum(), env.candidates.shape)  # 3 (1000, 1)
+    ```
+    """
 
     always_finite: ClassVar[bool] = True
     groups: tuple[int, ...] = eqx.field(static=True)
+    """Base kernel of each feature."""
     support: Bool[Array, " groups"]
+    """The base kernels that the reward functions use."""
     candidates: Float[Array, "candidates dim"]
     candidate_features: Float[Array, "candidates features"]
     norm_bound: Float[Array, ""] = hyper_parameter("norm_bound", above=0)
@@ -43,16 +56,17 @@ class SyntheticEnv(AbstractEnv):
         return Task(jnp.matmul(self.candidate_features, coef, precision=lax.Precision.HIGHEST))
 
     def coefficients(self, *, key: PRNGKeyArray) -> Float[Array, " features"]:
-        """One draw of beta*_s: uniform in the ball, every supported group at least `beta_min` long.
+        """Return one draw of beta*_s, uniform in the ball.
 
-        NaN when `MAX_DRAWS` draws all broke the condition.
+        Every group in the support has a norm of at least `beta_min`. The result is NaN if none of
+        `MAX_DRAWS` draws meets this condition.
         """
         group_of = np.asarray(self.groups)
         used = self.support[group_of]
         dtype = self.candidate_features.dtype
 
         def draw(attempt):
-            # A uniform point on a sphere with two more dimensions, without those two, is uniform in the ball.
+            # Dropping two coordinates of a uniform point on a sphere gives a uniform point in the ball.
             draw_key = jax.random.fold_in(key, attempt)
             noise = jax.random.normal(draw_key, (len(used) + 2,), dtype)
             noise = jnp.where(jnp.append(used, jnp.ones(2, bool)), noise, 0)
@@ -86,9 +100,23 @@ class SyntheticEnv(AbstractEnv):
         candidates: Float[Array, "candidates dim"] | None = None,
         key: PRNGKeyArray,
     ) -> "SyntheticEnv":
-        """An environment with a random support.
+        """Return an environment with a random support.
 
-        `candidates` are by default the paper's: 1,000 on an even grid in one dimension, 40 x 40 in two.
+        **Arguments:**
+
+        - `features`: the base kernels.
+        - `support_size`: number of base kernels in the support.
+        - `norm_bound`: radius of the ball of coefficients.
+        - `beta_min`: smallest norm of a supported group's coefficients.
+        - `noise_std`: standard deviation of the noise added to rewards.
+        - `candidates`: points that can be played, `[candidates, dim]`. The default is the paper's: 1,000 on
+          an even grid in one dimension, 40 x 40 in two. For more dimensions it must be given.
+        - `key`: random key of the support. Tasks are drawn from the keys passed to `task`.
+
+        **Returns:** a `SyntheticEnv`.
+
+        **Raises:** `ValueError` if the support is larger than the number of base kernels, if `beta_min` is
+        not below `norm_bound / sqrt(support_size)`, or if `candidates` is missing or has a wrong shape.
         """
         check_count("support_size", support_size)
         if support_size > features.num_groups:

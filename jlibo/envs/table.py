@@ -1,8 +1,8 @@
-"""Look-up in a table of evaluations made before: each task is a row, each candidate a configuration."""
+"""Tasks looked up in a table of recorded evaluations: each task is a row, each candidate a configuration."""
 
 import os
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, final
 
 import equinox as eqx
 import jax
@@ -16,12 +16,31 @@ from jlibo.fields import hyper_parameter
 from jlibo.tables import Table, read_csv
 
 
+@final
 class TableEnv(AbstractEnv):
-    """Tasks from a table, in the order of its rows or a shuffled one.
+    """Environment whose tasks are the rows of a table, in their order or shuffled.
 
-    `values[t, c]` is the reward of candidate c in task t; NaN where it was never evaluated: such a cell is
-    never played. `candidates` are shared by all tasks, [candidates, dim], or each task's own,
-    [tasks, candidates, dim]; tasks with fewer configurations are padded with NaN values.
+    **Arguments:**
+
+    - `values`: rewards, `[tasks, candidates]`. A cell that is NaN was never evaluated and is never played.
+    - `candidates`: points shared by all tasks, `[candidates, dim]`, or each task's own,
+      `[tasks, candidates, dim]`. Pad tasks with fewer configurations with NaN values.
+    - `noise_std`: standard deviation of the noise added to rewards, at least 0.
+
+    **Raises:** `ValueError` if shapes do not agree, a task has no known value, or a value is infinite.
+
+    ```python
+    import jax.numpy as jnp
+
+    import jlibo
+
+    env = jlibo.TableEnv(
+        values=jnp.asarray([[0.6, 0.7, 0.8], [0.9, 0.8, jnp.nan]]),
+        candidates=jnp.asarray([[0.0], [0.5], [1.0]]),
+    )
+    glmnet = jlibo.TableEnv.from_table(jlibo.load_table("glmnet"), metric="auc")
+    print(env.num_tasks, glmnet.num_tasks)  # 2 49
+    ```
     """
 
     always_finite: ClassVar[bool] = True
@@ -41,7 +60,7 @@ class TableEnv(AbstractEnv):
             check_shape("candidates", candidates, (num_candidates, "dim"))
         values = jnp.asarray(values)
         if not jnp.issubdtype(values.dtype, jnp.floating):
-            values = values.astype(float)  # whole numbers; candidates take the precision of the values
+            values = values.astype(float)  # candidates take the dtype of the values, so it must be a float
         available = ~jnp.isnan(values)
         if is_concrete(available):
             empty = np.flatnonzero(~np.asarray(available).any(1))
@@ -52,7 +71,7 @@ class TableEnv(AbstractEnv):
         candidates = jnp.asarray(candidates, values.dtype)
         shared = candidates.ndim == 2
         if not shared:
-            # What pads a task may be anything, NaN too: a candidate that can be played takes its place.
+            # Padding may be NaN, so replace it by a candidate that can be played.
             first = jnp.argmax(available, axis=1)[:, None, None]
             candidates = jnp.where(
                 available[..., None], candidates, jnp.take_along_axis(candidates, first, axis=1)
@@ -74,10 +93,20 @@ class TableEnv(AbstractEnv):
         scale_to_unit: bool = True,
         noise_std: float = 0.0,
     ) -> "TableEnv":
-        """Tasks whose reward is one metric of a table, or minus the metric where less is better.
+        """Return an environment whose rewards are one metric of a table.
 
-        `scale_to_unit` brings each parameter into [0, 1] by its least and greatest value in the whole table,
-        so that a configuration is the same point in every task. `metric` may go unnamed if there is one.
+        **Arguments:**
+
+        - `table`: the table.
+        - `metric`: name of the metric; optional if there is only one.
+        - `maximise`: if False, less is better, and the reward is minus the metric.
+        - `scale_to_unit`: scale each parameter to `[0, 1]` by its minimum and maximum over the whole table,
+          so that a configuration is the same point in every task.
+        - `noise_std`: standard deviation of the noise added to rewards.
+
+        **Returns:** a `TableEnv`.
+
+        **Raises:** `ValueError` if there is no such metric, or a task has no known value of it.
         """
         values = table.metric(metric)
         candidates = table.unit_params() if scale_to_unit else table.params
@@ -96,16 +125,28 @@ class TableEnv(AbstractEnv):
         scale_to_unit: bool = True,
         noise_std: float = 0.0,
     ) -> "TableEnv":
-        """Tasks from a file with the columns task, parameters..., metric: `read_csv`, then `from_table`."""
+        """Return an environment from a CSV file: `read_csv`, then `from_table`.
+
+        **Arguments:**
+
+        - `path`, `task`, `params`, `log`: as for `jlibo.read_csv`.
+        - `metric`: column with the metric; by default the last column.
+        - `maximise`, `scale_to_unit`, `noise_std`: as for `from_table`.
+
+        **Returns:** a `TableEnv`.
+
+        **Raises:** `ValueError` under the rules of `jlibo.read_csv`.
+        """
         table = read_csv(path, task=task, params=params, metrics=metric, log=log)
         return cls.from_table(table, maximise=maximise, scale_to_unit=scale_to_unit, noise_std=noise_std)
 
     @property
     def num_tasks(self) -> int:
+        """Number of tasks."""
         return self.values.shape[-2]
 
     def shuffled(self, *, key: PRNGKeyArray) -> "TableEnv":
-        """The same tasks in a random order."""
+        """Return the environment with its tasks in a random order."""
         return eqx.tree_at(lambda env: env.order, self, jax.random.permutation(key, self.order))
 
     def task(self, index, *, key):

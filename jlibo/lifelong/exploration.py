@@ -1,4 +1,4 @@
-"""Draws of forced exploration: with repeats, as the paper has it, or without, as a tuner wants it."""
+"""Draws of forced exploration: with repeats, as in the paper, or without, as in tuning."""
 
 import jax
 import jax.numpy as jnp
@@ -8,10 +8,10 @@ from jlibo.envs.base import Task
 
 
 def explore_uniformly(task: Task, num_draws: int, *, key: PRNGKeyArray) -> Int[Array, " draws"]:
-    """Independent uniform draws from the candidates that can be played."""
+    """Return independent uniform draws from the available candidates."""
     num_candidates = task.values.shape[0]
     if task.available is None:
-        # One draw of bits, where `randint` needs two; the bias of rounding is below one in a million.
+        # `uniform` needs half the random bits of `randint`; its rounding bias is below one in a million.
         places = jax.random.uniform(key, (num_draws,)) * num_candidates
         return jnp.minimum(places.astype(jnp.int32), num_candidates - 1)
     logits = jnp.where(task.available, 0.0, -jnp.inf)
@@ -19,7 +19,7 @@ def explore_uniformly(task: Task, num_draws: int, *, key: PRNGKeyArray) -> Int[A
 
 
 def explore_once(task: Task, num_draws: int, *, key: PRNGKeyArray) -> Int[Array, " draws"]:
-    """Uniform draws without repeats; where fewer candidates can be played, these over again."""
+    """Return uniform draws without repeats; if fewer candidates are available, their order is repeated."""
     places = jax.random.uniform(key, task.values.shape)
     num_playable = places.shape[0]
     if task.available is not None:

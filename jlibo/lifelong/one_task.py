@@ -1,4 +1,4 @@
-"""One task, step by step: forced exploration first, then the policy. The inner loop of everything here.
+"""The loop over the steps of one task: forced exploration first, then the policy.
 
 | here          | paper                                                                              |
 |---------------|------------------------------------------------------------------------------------|
@@ -8,7 +8,7 @@
 | `regret`      | f_s(x*_s) - f_s(x_{s,i})                                                           |
 """
 
-from typing import Any
+from typing import Any, final
 
 import equinox as eqx
 import jax
@@ -27,27 +27,35 @@ from jlibo.policies.base import AbstractPolicy, choose
 from jlibo.solver.group_lasso import Status
 
 
+@final
 class TaskResult(eqx.Module):
-    """One task, step by step."""
+    """Result of one task, with one entry per step; returned by `run_task`."""
 
     actions: Int[Array, " horizon"]
+    """Index of the candidate played."""
     rewards: Float[Array, " horizon"]
+    """Noisy reward, as observed."""
     regret: Float[Array, " horizon"]
+    """Best value minus value of the action, without noise."""
     explored: Bool[Array, " horizon"]
+    """Whether the step was forced exploration."""
 
 
+@final
 class Draws(eqx.Module):
-    """Everything random about a task but the policy: the same for all agents of a seed."""
+    """Random draws of a task, shared by all agents of a seed; made by `draw_task`."""
 
     task: Task
     noise: Float[Array, " horizon"]
     exploration: Int[Array, " horizon"]
+    """Candidates to play in forced exploration steps."""
     policy_keys: PRNGKeyArray
+    """One key per step, for policies that use randomness."""
     is_whole: Bool[Array, ""] | None = None
-    """Whether the values of all available candidates were finite; None: known to be."""
+    """Whether the values of all available candidates are finite; None if the environment guarantees it."""
 
     def status(self, solve_status: Int[Array, ""], usable: Bool[Array, " horizon"]) -> Int[Array, ""]:
-        """The task's `Status`: that of the solve after it, unless values or rewards were not finite."""
+        """Return the task's `Status`: that of the solve after it, unless values or rewards are not finite."""
         status = solve_status
         if self.is_whole is not None:
             is_partial = ~self.is_whole & (status == Status.CONVERGED)
@@ -58,9 +66,29 @@ class Draws(eqx.Module):
 def draw_task(
     env: AbstractEnv, index: Int[Array, ""], horizon: int, *, repeats: bool = True, key: PRNGKeyArray
 ) -> Draws:
-    """The draws of task `index` of the run with this `key`, whichever part of the run is being computed.
+    """Return the random draws of task `index` of a run.
 
-    `repeats`: whether exploration may draw a candidate twice.
+    They depend on `key` and `index` only, so a resumed run has the same draws as an uninterrupted one.
+
+    **Arguments:**
+
+    - `env`: the environment.
+    - `index`: number of the task, counted from 0.
+    - `horizon`: number of steps.
+    - `repeats`: whether exploration may draw a candidate twice.
+    - `key`: random key of the run, not of the task.
+
+    **Returns:** the draws to pass to `run_task`: the task, the noise and exploration draw of each step, and
+    the policy's keys.
+
+    ```python
+    import jax
+
+    import jlibo
+
+    env = jlibo.TableEnv.from_table(jlibo.load_table("glmnet"), metric="auc")
+    draws = jlibo.draw_task(env, 0, horizon=20, key=jax.random.key(0))
+    ```
     """
     task_key, noise_key, explore_key, policy_key = jax.random.split(jax.random.fold_in(key, index), 4)
     task = env.task(index, key=task_key)
@@ -73,7 +101,7 @@ def draw_task(
     available = jnp.asarray(played.available)
     is_whole = (available == (True if task.available is None else task.available)).all()
     if repeats:
-        # Drawn as if all were finite, so that the check changes no draw of a task where all are.
+        # Draw from all candidates first, so that the check does not change draws if all values are finite.
         exploration = explore_uniformly(task, horizon, key=explore_key)
         exploration = move_to_available(exploration, available, key=jax.random.fold_in(explore_key, 1))
     else:
@@ -94,8 +122,31 @@ def run_task(
 ) -> TaskResult:
     """Play one task: `num_explore` uniform draws first, then the policy on the posterior of all rewards.
 
-    The policy sees rewards in the units of `scaling`; the result has them as they came. Without `repeats`
-    the policy leaves out what was played before, as long as there is anything else.
+    **Arguments:**
+
+    - `policy`: chooses the actions after exploration.
+    - `prior`: prior of the task's weights.
+    - `features`: features of the candidates.
+    - `draws`: random draws of the task, from `draw_task`.
+    - `num_explore`: number of forced exploration steps. It may be traced.
+    - `scaling`, `scale_state`: units in which the policy sees rewards, and the scaling's state from past
+      tasks. The result has the rewards as observed.
+    - `repeats`: if False, the policy does not play a candidate again until all available ones are played.
+
+    **Returns:** a `TaskResult`.
+
+    ```python
+    import jax
+
+    import jlibo
+
+    features = jlibo.Cosine(num_features=20)
+    env = jlibo.SyntheticEnv.draw(features, key=jax.random.key(0))
+    draws = jlibo.draw_task(env, 0, horizon=30, key=jax.random.key(1))
+    policy = jlibo.GPUCB(nu=10.0, noise_std=0.1)
+    result = jlibo.run_task(policy, jlibo.full_prior(features.groups), env.candidate_features, draws, 5)
+    print(result.regret.sum())
+    ```
     """
     values, best_value = draws.task.values, draws.task.best_value
     features = jnp.asarray(features)
@@ -106,7 +157,7 @@ def run_task(
         playable = jnp.ones(values.shape, bool) if playable is None else playable
 
     def play(carry, step):
-        # The candidates' features stay out of the carry, so that all seeds share them.
+        # The candidates' features are not part of the carry, so that all seeds share them.
         state, moments, left = with_features(carry[0], features), carry[1], carry[2]
         is_forced, explore, noise, key = step
         belief = running.in_units(state, scaling.units(scale_state, moments, state))

@@ -1,18 +1,19 @@
-"""How many purely exploratory steps each task begins with.
+"""Schedules of forced exploration: the number of exploratory steps at the start of each task.
 
 | here                     | paper                                                                    |
 |--------------------------|--------------------------------------------------------------------------|
 | `rates`                  | n_s, a real number                                                       |
 | `counts`                 | n~_s, a whole number: Algorithm "Forced Exploration Rate to Integer"     |
 | `DecreasingExploration`  | n_s = sqrt(n) / s^(1/4), LiBO                                            |
-| `ConstantExploration`    | n_s = sqrt(n), F-LiBO: every client explores as much, so the vote is fair |
+| `ConstantExploration`    | n_s = sqrt(n), F-LiBO: all clients explore equally, so the vote is fair  |
 
-Schedules are computed on the host in float64, before any tracing: the square root of 100 is 10, and the
-counts fix the shape of what a meta-learner keeps.
+Schedules are computed on the host in float64, before any tracing, for two reasons: the square root of 100
+must be 10, and the counts determine the shapes of a meta-learner's state.
 """
 
 import abc
 from collections.abc import Callable
+from typing import final
 
 import equinox as eqx
 import numpy as np
@@ -21,14 +22,27 @@ from jlibo.checks import check_count, check_finite, check_range, check_shape
 
 
 class AbstractExploration(eqx.Module):
-    """A schedule of forced exploration. Implement `rates`."""
+    """Base class of schedules of forced exploration. Implement `rates`."""
 
     @abc.abstractmethod
     def rates(self, num_tasks: int, horizon: int) -> np.ndarray:
-        """The wanted number of exploratory steps of tasks 1..num_tasks, each of `horizon` steps."""
+        """Return the desired number of exploratory steps of each task, as real numbers.
+
+        **Arguments:**
+
+        - `num_tasks`: number of tasks, which are numbered s = 1, ..., `num_tasks`.
+        - `horizon`: number of steps of each task.
+
+        **Returns:** non-negative numbers `[num_tasks]`.
+        """
 
     def counts(self, num_tasks: int, horizon: int) -> np.ndarray:
-        """The whole numbers that follow the rates: fractions are saved up until they make a step."""
+        """Return the number of exploratory steps of each task, as whole numbers of at most `horizon`.
+
+        Fractions of the rates accumulate over tasks until they make a step.
+
+        **Raises:** `ValueError` if `rates` returns a wrong shape, or numbers that are negative or not finite.
+        """
         check_count("num_tasks", num_tasks)
         check_count("horizon", horizon)
         rates = np.asarray(self.rates(num_tasks, horizon), np.float64)
@@ -38,8 +52,20 @@ class AbstractExploration(eqx.Module):
         return np.minimum(whole_steps(rates), horizon)
 
 
+@final
 class DecreasingExploration(AbstractExploration):
-    """`scale` * sqrt(horizon) / s^(1/4) steps in task s."""
+    """Schedule with `scale` * sqrt(horizon) / s^(1/4) steps in task s, as in LiBO.
+
+    **Arguments:**
+
+    - `scale`: factor of the rate.
+
+    ```python
+    import jlibo
+
+    print(jlibo.DecreasingExploration().counts(num_tasks=5, horizon=100))  # [10  8  8  7  6]
+    ```
+    """
 
     scale: float = eqx.field(static=True, default=1.0)
 
@@ -47,8 +73,20 @@ class DecreasingExploration(AbstractExploration):
         return self.scale * np.sqrt(float(horizon)) / np.arange(1, num_tasks + 1) ** 0.25
 
 
+@final
 class ConstantExploration(AbstractExploration):
-    """`scale` * sqrt(horizon) steps in every task."""
+    """Schedule with `scale` * sqrt(horizon) steps in every task, as in F-LiBO.
+
+    **Arguments:**
+
+    - `scale`: factor of the rate.
+
+    ```python
+    import jlibo
+
+    print(jlibo.ConstantExploration().counts(num_tasks=3, horizon=100))  # [10 10 10]
+    ```
+    """
 
     scale: float = eqx.field(static=True, default=1.0)
 
@@ -56,15 +94,39 @@ class ConstantExploration(AbstractExploration):
         return np.full(num_tasks, self.scale * np.sqrt(float(horizon)))
 
 
+@final
 class NoExploration(AbstractExploration):
-    """None at all: for agents that have nothing to learn about the kernel."""
+    """Schedule without forced exploration, for agents that do not learn the kernel.
+
+    ```python
+    import jlibo
+
+    print(jlibo.NoExploration().counts(num_tasks=3, horizon=100))  # [0 0 0]
+    ```
+    """
 
     def rates(self, num_tasks, horizon):
         return np.zeros(num_tasks)
 
 
+@final
 class FirstTasksExploration(AbstractExploration):
-    """`num_steps` in each of the first `num_tasks` tasks, to have something to learn from, and none later."""
+    """Schedule with `num_steps` steps in each of the first `num_tasks` tasks, and none later.
+
+    The first tasks give the meta-learner data to learn from.
+
+    **Arguments:**
+
+    - `num_steps`: steps in each of the first tasks, at most the horizon.
+    - `num_tasks`: number of tasks that explore.
+
+    ```python
+    import jlibo
+
+    schedule = jlibo.FirstTasksExploration(num_steps=3, num_tasks=2)
+    print(schedule.counts(num_tasks=4, horizon=100))  # [3 3 0 0]
+    ```
+    """
 
     num_steps: int = eqx.field(static=True, default=3)
     num_tasks: int = eqx.field(static=True, default=1)
@@ -73,8 +135,21 @@ class FirstTasksExploration(AbstractExploration):
         return np.where(np.arange(num_tasks) < self.num_tasks, min(self.num_steps, horizon), 0.0)
 
 
+@final
 class CustomExploration(AbstractExploration):
-    """A user's own schedule: `rate_fn(task, horizon)` with tasks counted from 1."""
+    """Schedule given by a function.
+
+    **Arguments:**
+
+    - `rate_fn`: `rate_fn(task, horizon)` returns the rate of a task as a number, with tasks counted from 1.
+
+    ```python
+    import jlibo
+
+    schedule = jlibo.CustomExploration(lambda task, horizon: 5 / task)
+    print(schedule.counts(num_tasks=4, horizon=100))  # [5 2 2 1]
+    ```
+    """
 
     rate_fn: Callable[[int, int], float] = eqx.field(static=True)
 
@@ -83,11 +158,11 @@ class CustomExploration(AbstractExploration):
 
 
 def whole_steps(rates: np.ndarray) -> np.ndarray:
-    """The residue rule: at every task the sum of whole steps is the sum of the rates, rounded down.
+    """Return whole numbers whose sum up to each task is the sum of the rates, rounded down.
 
-    So after any task the two sums differ by less than one.
+    This is the paper's residue rule. After any task the two sums differ by less than one.
     """
-    # Ten times 0.1 is a whole step, although in floating point it falls short of one.
+    # In floating point, 0.1 added up ten times is below 1, but must count as a whole step.
     round_off = 1e-9
     totals = np.floor(np.cumsum(rates) + round_off)
     return np.diff(totals, prepend=0.0).astype(int)

@@ -1,18 +1,20 @@
-"""A hierarchical Gaussian model of tasks, fitted by EM: past tasks teach where good configurations lie.
+"""A hierarchical Gaussian model of tasks, fitted by EM, which learns from past tasks where rewards are high.
 
     weights of task s   w_s ~ N(mean, covariance)           the same mean and covariance for all tasks
     its rewards         y_s = Phi_s w_s + noise,            noise ~ N(0, noise_std^2)
 
-| here              | what it is                                                                       |
-|-------------------|----------------------------------------------------------------------------------|
-| `fit_hierarchy`   | maximum a posteriori mean, covariance and noise, by a few closed-form EM steps   |
-| `covariance_tasks`| the inverse-Wishart prior on the covariance counts as so many tasks like `wide`  |
-| `mean_tasks`      | the Gaussian prior on the mean counts as so many tasks of mean zero              |
+| here               | meaning                                                                         |
+|--------------------|---------------------------------------------------------------------------------|
+| `fit_hierarchy`    | maximum a posteriori mean, covariance and noise, by a few closed-form EM steps  |
+| `covariance_tasks` | strength of the inverse-Wishart prior on the covariance, in tasks like `wide`   |
+| `mean_tasks`       | strength of the Gaussian prior on the mean, in tasks of mean zero               |
 
-The E-step is the exact posterior of every task's weights, one rank-one update a row, all tasks at once; a
-task is at most as many rows as there are features. Features that have no variance in the wide prior stay out
-of it all.
+The E-step computes the exact posterior of every task's weights by one rank-one update per row, for all tasks
+at once. A task has at most as many rows as there are features. Features without variance in the wide prior
+are not used.
 """
+
+from typing import final
 
 import equinox as eqx
 import jax
@@ -25,16 +27,17 @@ from jlibo.belief.prior import Prior
 
 HIGHEST = lax.Precision.HIGHEST
 NOISE_ROWS = 10.0
-"""The prior on the noise counts as so many rows of the noise that was assumed first."""
+"""Strength of the prior on the noise, in rows with the initially assumed noise."""
 
 
+@final
 class PastTasks(eqx.Module):
-    """Finished tasks as rows; rows that are zero say nothing, tasks beyond `is_done` do not exist."""
+    """Finished tasks as rows. Zero rows and tasks with `is_done` 0 are padding."""
 
     features: Float[Array, "tasks rows features"]
     targets: Float[Array, "tasks rows"]
     lost_squares: Float[Array, " tasks"]
-    """Squared rewards that no linear function of the features explains, where rows were compressed."""
+    """Sum of squared rewards that compressed rows leave out; no linear function of the features fits them."""
     num_observations: Float[Array, " tasks"]
     is_done: Float[Array, " tasks"]
 
@@ -49,10 +52,18 @@ def fit_hierarchy(
     mean_tasks: Float[Array, ""],
     noise_std: Float[Array, ""],
 ) -> Prior:
-    """Mean, covariance and noise after `num_steps` EM steps from `start`, which must have a noise.
+    """Return the prior after `num_steps` EM steps from `start`, with a mean, a covariance and a noise.
 
-    `wide` (diagonal, mean zero) is what is believed without any task; `noise_std` what is believed of the
-    noise. The answer's covariance includes what is not known of the mean.
+    **Arguments:**
+
+    - `past`: finished tasks.
+    - `start`: initial prior; it must have a `noise_std`.
+    - `wide`: prior without any past task, diagonal and with mean zero.
+    - `num_steps`: number of EM steps.
+    - `covariance_tasks`, `mean_tasks`: strength of the priors on covariance and mean; see the module.
+    - `noise_std`: noise assumed before any task.
+
+    **Returns:** a `Prior` with a `noise_std`. Its covariance includes the uncertainty of the mean.
     """
     wide_matrix = jnp.diag(wide.covariance)
     num_tasks = past.is_done.sum()
@@ -80,13 +91,13 @@ def fit_hierarchy(
 
 
 def _posteriors(past: PastTasks, prior: Prior) -> tuple[Array, Array]:
-    """Every task's posterior mean [tasks, features], and factor of the covariance."""
+    """Return every task's posterior mean, `[tasks, features]`, and factor of its covariance."""
     start = gp.init(prior, prior.noise_std)  # pyright: ignore[reportArgumentType]
 
     def one_task(features, targets):
         def add(posterior, row):
             feature, target = row
-            # A row of zeros would count as a reward of zero that was certain: harmless, it moves nothing.
+            # A row of zeros has no features, so it does not change mean and factor.
             return gp.update(posterior, feature, target), None
 
         posterior, _ = lax.scan(add, start, (features, targets))

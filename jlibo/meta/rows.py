@@ -1,10 +1,12 @@
-"""Which rows of a task a meta-learner keeps, and how many rows it needs to keep them exactly.
+"""The rows of a task that a meta-learner stores, compressed without loss to at most one per feature.
 
-A least-squares loss over n rows and d < n features depends on the rows through their normal equations
-alone. `compress_rows` finds d rows with the same ones, so that learning from all data of a task costs no
-more than d rows, whatever the horizon. `project_out` removes features that are free of any penalty: what is
-left is the same problem with their best coefficients put in (for a constant: all rows centred).
+A least-squares loss over n rows and d < n features depends on the rows only through their normal equations.
+`compress_rows` returns d rows with the same normal equations, so learning from all data of a task costs no
+more than d rows for any horizon. `project_out` eliminates features without penalty: the remaining problem is
+the original one minimised over their coefficients. For a constant feature, this centres all rows.
 """
+
+from typing import final
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -18,8 +20,9 @@ from jlibo.checks import fail
 from jlibo.meta.base import Setting, TaskData
 
 
+@final
 class Rows(eqx.Module):
-    """Rows that stand for `num_observations` observations; unused rows are zero."""
+    """Rows that represent `num_observations` observations; unused rows are zero."""
 
     features: Float[Array, "rows features"]
     targets: Float[Array, " rows"]
@@ -27,13 +30,14 @@ class Rows(eqx.Module):
 
 
 def check_data_choice(data: str) -> str:
+    """Return `data` if it is a valid choice; raise an error otherwise."""
     if data not in ("exploration", "all"):
         fail("data", "'exploration' or 'all'", repr(data))
     return data
 
 
 def num_rows(data: str, setting: Setting) -> int:
-    """How many rows a task is kept as."""
+    """Return the number of rows stored per task."""
     if data == "exploration":
         if setting.max_explore == 0:
             fail("exploration", "a schedule that explores, as the learner uses exploration data", "none")
@@ -44,7 +48,7 @@ def num_rows(data: str, setting: Setting) -> int:
 def seen_rows(
     task: TaskData, data: str, setting: Setting
 ) -> tuple[Float[Array, "steps features"], Float[Array, " steps"], Bool[Array, " steps"]]:
-    """Features and rewards that the learner may look at, zero where there are none, and which there are."""
+    """Return features and rewards that the learner uses, zero where absent, and which are present."""
     length = setting.max_explore if data == "exploration" else setting.horizon
     used = (task.explored if data == "exploration" else task.is_present)[:length]
     return (
@@ -55,7 +59,7 @@ def seen_rows(
 
 
 def rows_of(task: TaskData, data: str, setting: Setting) -> Rows:
-    """The rows of a task that the learner may look at, at most as many as there are features."""
+    """Return the rows of a task that the learner uses, at most as many as there are features."""
     features, targets, used = seen_rows(task, data, setting)
     if setting.free_groups:
         features, targets = project_out(features, targets, free_features(setting))
@@ -67,7 +71,7 @@ def rows_of(task: TaskData, data: str, setting: Setting) -> Rows:
 def settled(
     data: TaskData, scaling: AbstractScaling, noise_std: Float[Array, ""], setting: Setting
 ) -> tuple[TaskData, Units]:
-    """A finished task as it is remembered: its rewards in units of their own, and these units."""
+    """Return a finished task with its rewards in the units in which it is stored, and these units."""
     prior = full_prior(setting.groups, setting.dtype, free_groups=setting.free_groups)
     rewards = data.rewards.astype(setting.dtype)
     units = scaling.settle(
@@ -77,20 +81,20 @@ def settled(
 
 
 def free_features(setting: Setting) -> tuple[int, ...]:
-    """The columns of the groups that are never penalised."""
+    """Return the columns of the groups without penalty."""
     return tuple(f for f, group in enumerate(setting.groups) if group in setting.free_groups)
 
 
 def project_out(
     features: Float[Array, "rows features"], targets: Float[Array, " rows"], columns: tuple[int, ...]
 ) -> tuple[Float[Array, "rows features"], Float[Array, " rows"]]:
-    """The rows seen orthogonally to `columns`, which become zero."""
+    """Return features and targets projected orthogonally to `columns`; these columns become zero."""
     joined = jnp.concatenate([features, targets[:, None]], axis=1)
     floor = 10 * jnp.finfo(features.dtype).eps
     for column in columns:
         direction = joined[:, column]
         size = (direction**2).sum()
-        # A column that those before it explain has nothing left but round-off.
+        # A column that is a combination of earlier ones has only round-off left.
         usable = size > (floor**2) * (features[:, column] ** 2).sum()
         share = jnp.matmul(direction, joined, precision=lax.Precision.HIGHEST)
         joined = joined - jnp.where(usable, jnp.outer(direction, share / jnp.where(usable, size, 1)), 0)
@@ -101,14 +105,14 @@ def project_out(
 def compress_rows(
     features: Float[Array, "rows features"], targets: Float[Array, " rows"]
 ) -> tuple[Float[Array, "features features"], Float[Array, " features"]]:
-    """R and z with ||R b - z||^2 = ||features b - targets||^2 - constant for every b, by Householder QR.
+    """Return R and z with ||R b - z||^2 = ||features b - targets||^2 - constant for every b.
 
-    Written as a loop over columns: a call of LAPACK inside a scan can wait forever when many executions run
-    at once, and the loop costs less than the task that made the rows.
+    This is a Householder QR decomposition, written as a loop over columns. A LAPACK call inside a scan can
+    deadlock when many executions run at once. The loop costs less than the task that produced the rows.
     """
     num_columns = features.shape[1]
     places = jnp.arange(features.shape[0])
-    # A column that is a combination of those before it leaves round-off behind, and nothing to reflect.
+    # A column that is a combination of earlier ones has only round-off left and is not reflected.
     floors = 10 * jnp.finfo(features.dtype).eps * jnp.sqrt((features**2).sum(0))
 
     def reflect(i, matrix):

@@ -1,4 +1,4 @@
-"""How runs are drawn: the paper's figures, and what they leave out.
+"""Plots of runs: the figures of the paper, and further diagnostics.
 
 | here                    | paper                                                                       |
 |-------------------------|-----------------------------------------------------------------------------|
@@ -6,13 +6,37 @@
 | `plot_offline_regret`   | fig. "offline": single-task regret against the number of offline tasks      |
 | `plot_support`          | J_hat_s over s, against J*                                                  |
 | `plot_recovery`         | how often J_hat_s = J*                                                      |
-| `plot_simple_regret`    | what a practitioner asks: how good is the best after i trials               |
-| `plot_exploration_cost` | the regret of forced steps, the price of learning the kernel, and the rest  |
+| `plot_simple_regret`    | not in the paper: regret of the best of the first i trials                  |
+| `plot_exploration_cost` | not in the paper: regret of forced exploration, and of the policy's steps   |
 
-Every function takes results and an optional `Axes`, and returns the Axes it drew on: `ax=None` makes a new
+Every function takes results and an optional `Axes`, and returns the Axes it drew on. `ax=None` makes a new
 figure. Nothing is shown, and no global setting is changed. `results` maps agents' names to `LifelongResult`s
-with one leading axis of seeds, as `jax.vmap` over keys returns them: lines are means over seeds and bands one
-standard error. A run without a seeds axis is drawn without a band, and one bare result is fine too.
+with one leading axis of seeds, as returned by `jax.vmap` over keys. Lines are means over seeds and bands are
+one standard error. A run without a seeds axis is drawn without a band. A single `LifelongResult` is accepted
+in place of a mapping.
+
+```python
+import jax
+
+import jlibo
+
+features = jlibo.Cosine(num_features=10)
+env = jlibo.SyntheticEnv.draw(features, support_size=2, key=jax.random.key(0))
+learners = {
+    "full": jlibo.FixedPrior(jlibo.full_prior(features.groups)),
+    "libo": jlibo.MetaKGL(lam=0.1, omega=0.25),
+}
+
+
+def run(key):
+    policy = jlibo.GPUCB(nu=10.0, noise_std=0.1)
+    return jlibo.run_agents(env, features, policy, learners, num_tasks=3, horizon=16, key=key)
+
+
+results = jax.vmap(run)(jax.random.split(jax.random.key(1), 4))  # 4 seeds
+ax = jlibo.plot.plot_lifelong_regret(results)
+figure = jlibo.plot.figure_lifelong(results, env.support)
+```
 """
 
 from jlibo.plot.curves import MAX_POINTS as MAX_POINTS

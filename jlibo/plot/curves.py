@@ -1,4 +1,4 @@
-"""Lines and bars of regret, of recovery and of the kernels in use."""
+"""Line and bar plots of regret, recovery and the number of kernels in use."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -30,11 +30,33 @@ from jlibo.plot.style import (
 )
 
 MAX_POINTS = 1000
-"""About as many points of a line as a figure can show."""
+"""Approximate maximum number of points of a line; a figure cannot resolve more."""
 
 
 def plot_lifelong_regret(results: Results, ax: Axes | None = None) -> Axes:
-    """Cumulative regret over all steps of all tasks, a thin vertical line where each task begins."""
+    """Plot the cumulative regret over all steps of all tasks, with a vertical line where each task begins.
+
+    **Arguments:**
+
+    - `results`: results by agent's name, or one result; see `jlibo.plot`.
+    - `ax`: Axes to draw on; by default a new figure.
+
+    **Returns:** the Axes.
+
+    **Raises:** `ValueError` if `results` is empty, or not results with at most one axis of seeds.
+
+    ```python
+    import jax
+
+    import jlibo
+
+    features, key = jlibo.Cosine(num_features=10), jax.random.key(0)
+    env = jlibo.SyntheticEnv.draw(features, support_size=2, key=key)
+    policy, libo = jlibo.GPUCB(nu=10.0, noise_std=0.1), jlibo.MetaKGL(lam=0.1, omega=0.25)
+    result = jlibo.run_lifelong(env, features, policy, libo, num_tasks=3, horizon=16, key=key)
+    ax = jlibo.plot.plot_lifelong_regret({"libo": result})
+    ```
+    """
     agents, ax = read_agents(results), own_axes(ax)
     most_tasks, most_steps, horizon = 0, 0, 1
     for name, result in agents.items():
@@ -59,7 +81,29 @@ def plot_lifelong_regret(results: Results, ax: Axes | None = None) -> Axes:
 
 
 def plot_task_regret(results: Results, ax: Axes | None = None) -> Axes:
-    """Regret of each task against the task's number."""
+    """Plot the regret of each task against the task's number.
+
+    **Arguments:**
+
+    - `results`: results by agent's name, or one result; see `jlibo.plot`.
+    - `ax`: Axes to draw on; by default a new figure.
+
+    **Returns:** the Axes.
+
+    **Raises:** `ValueError` if `results` is empty, or not results with at most one axis of seeds.
+
+    ```python
+    import jax
+
+    import jlibo
+
+    features, key = jlibo.Cosine(num_features=10), jax.random.key(0)
+    env = jlibo.SyntheticEnv.draw(features, support_size=2, key=key)
+    policy, libo = jlibo.GPUCB(nu=10.0, noise_std=0.1), jlibo.MetaKGL(lam=0.1, omega=0.25)
+    result = jlibo.run_lifelong(env, features, policy, libo, num_tasks=3, horizon=16, key=key)
+    ax = jlibo.plot.plot_task_regret({"libo": result})
+    ```
+    """
     agents, ax = read_agents(results), own_axes(ax)
     for name, result in agents.items():
         _task_line(ax, metrics.task_regret(result), name, agents)
@@ -68,9 +112,31 @@ def plot_task_regret(results: Results, ax: Axes | None = None) -> Axes:
 
 
 def plot_task_curves(results: Results, agent: str | None = None, ax: Axes | None = None) -> Axes:
-    """Cumulative regret within each task of one agent, pale for the first task and dark for the last.
+    """Plot the cumulative regret within each task of one agent, pale for the first task, dark for the last.
 
-    Means over seeds. `agent` may be left out where there is one alone.
+    Lines are means over seeds.
+
+    **Arguments:**
+
+    - `results`: results by agent's name, or one result; see `jlibo.plot`.
+    - `agent`: name of the agent; optional if there is only one.
+    - `ax`: Axes to draw on; by default a new figure.
+
+    **Returns:** the Axes.
+
+    **Raises:** `ValueError` if there is no such agent, or `results` is not valid.
+
+    ```python
+    import jax
+
+    import jlibo
+
+    features, key = jlibo.Cosine(num_features=10), jax.random.key(0)
+    env = jlibo.SyntheticEnv.draw(features, support_size=2, key=key)
+    policy, libo = jlibo.GPUCB(nu=10.0, noise_std=0.1), jlibo.MetaKGL(lam=0.1, omega=0.25)
+    result = jlibo.run_lifelong(env, features, policy, libo, num_tasks=3, horizon=16, key=key)
+    ax = jlibo.plot.plot_task_curves({"libo": result}, "libo")
+    ```
     """
     agents = read_agents(results)
     agent = _one_agent(agent, agents)
@@ -91,7 +157,30 @@ def plot_task_curves(results: Results, agent: str | None = None, ax: Axes | None
 
 
 def plot_simple_regret(results: Results, ax: Axes | None = None, *, tasks: slice = slice(None)) -> Axes:
-    """Regret of the best action so far against the step within a task, a mean over `tasks`; both axes log."""
+    """Plot the regret of the best action so far against the step within a task, on logarithmic axes.
+
+    **Arguments:**
+
+    - `results`: results by agent's name, or one result; see `jlibo.plot`.
+    - `ax`: Axes to draw on; by default a new figure.
+    - `tasks`: tasks to average over, as a slice; by default all.
+
+    **Returns:** the Axes.
+
+    **Raises:** `ValueError` if `results` is empty, or not results with at most one axis of seeds.
+
+    ```python
+    import jax
+
+    import jlibo
+
+    features, key = jlibo.Cosine(num_features=10), jax.random.key(0)
+    env = jlibo.SyntheticEnv.draw(features, support_size=2, key=key)
+    policy, libo = jlibo.GPUCB(nu=10.0, noise_std=0.1), jlibo.MetaKGL(lam=0.1, omega=0.25)
+    result = jlibo.run_lifelong(env, features, policy, libo, num_tasks=3, horizon=16, key=key)
+    ax = jlibo.plot.plot_simple_regret({"libo": result}, tasks=slice(1, None))
+    ```
+    """
     agents, ax = read_agents(results), own_axes(ax)
     lowest = np.inf
     for name, result in agents.items():
@@ -100,7 +189,7 @@ def plot_simple_regret(results: Results, ax: Axes | None = None, *, tasks: slice
         mean = regret.mean(0)
         lowest = min(lowest, mean[mean > 0].min(initial=np.inf))
     finish(ax, agents, "step within a task", "regret of the best so far")
-    # After `finish`, whose ticks are those of a linear axis.
+    # After `finish`, which sets the ticks of a linear axis.
     ax.set_xscale("log")
     ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     ax.xaxis.set_major_formatter("{x:g}")
@@ -114,7 +203,30 @@ def plot_simple_regret(results: Results, ax: Axes | None = None, *, tasks: slice
 def plot_recovery(
     results: Results, true_support: Bool[Array, "*seeds groups"], ax: Axes | None = None
 ) -> Axes:
-    """The share of seeds whose selection after each task is exactly the true one."""
+    """Plot the share of seeds whose selection after each task is exactly the true support.
+
+    **Arguments:**
+
+    - `results`: results by agent's name, or one result; see `jlibo.plot`.
+    - `true_support`: booleans `[groups]`, or `[seeds, groups]` if it differs by seed.
+    - `ax`: Axes to draw on; by default a new figure.
+
+    **Returns:** the Axes.
+
+    **Raises:** `ValueError` if `results` is not valid, or `true_support` is not boolean or has a wrong shape.
+
+    ```python
+    import jax
+
+    import jlibo
+
+    features, key = jlibo.Cosine(num_features=10), jax.random.key(0)
+    env = jlibo.SyntheticEnv.draw(features, support_size=2, key=key)
+    policy, libo = jlibo.GPUCB(nu=10.0, noise_std=0.1), jlibo.MetaKGL(lam=0.1, omega=0.25)
+    result = jlibo.run_lifelong(env, features, policy, libo, num_tasks=3, horizon=16, key=key)
+    ax = jlibo.plot.plot_recovery({"libo": result}, env.support)
+    ```
+    """
     agents = read_agents(results)
     hits = {}
     for name, result in agents.items():
@@ -131,7 +243,32 @@ def plot_recovery(
 def plot_support_size(
     results: Results, ax: Axes | None = None, *, true_support: Bool[Array, "*seeds groups"] | None = None
 ) -> Axes:
-    """How many base kernels are in use after each task; the true number dashed, if it is given."""
+    """Plot the number of base kernels in use after each task.
+
+    An empty selection counts as all base kernels.
+
+    **Arguments:**
+
+    - `results`: results by agent's name, or one result; see `jlibo.plot`.
+    - `ax`: Axes to draw on; by default a new figure.
+    - `true_support`: if given, its size (the mean over seeds) is drawn as a dashed line.
+
+    **Returns:** the Axes.
+
+    **Raises:** `ValueError` if `results` is empty, or not results with at most one axis of seeds.
+
+    ```python
+    import jax
+
+    import jlibo
+
+    features, key = jlibo.Cosine(num_features=10), jax.random.key(0)
+    env = jlibo.SyntheticEnv.draw(features, support_size=2, key=key)
+    policy, libo = jlibo.GPUCB(nu=10.0, noise_std=0.1), jlibo.MetaKGL(lam=0.1, omega=0.25)
+    result = jlibo.run_lifelong(env, features, policy, libo, num_tasks=3, horizon=16, key=key)
+    ax = jlibo.plot.plot_support_size({"libo": result}, true_support=env.support)
+    ```
+    """
     agents, ax = read_agents(results), own_axes(ax)
     for name, result in agents.items():
         _task_line(ax, metrics.support_size(result), name, agents)
@@ -144,9 +281,30 @@ def plot_support_size(
 
 
 def plot_exploration_cost(results: Results, ax: Axes | None = None) -> Axes:
-    """Lifelong regret of each agent as a bar: the policy's own steps below, forced exploration on top.
+    """Plot the lifelong regret of each agent as a bar: steps of the policy below, forced exploration on top.
 
     The whisker is one standard error of the sum.
+
+    **Arguments:**
+
+    - `results`: results by agent's name, or one result; see `jlibo.plot`.
+    - `ax`: Axes to draw on; by default a new figure.
+
+    **Returns:** the Axes.
+
+    **Raises:** `ValueError` if `results` is empty, or not results with at most one axis of seeds.
+
+    ```python
+    import jax
+
+    import jlibo
+
+    features, key = jlibo.Cosine(num_features=10), jax.random.key(0)
+    env = jlibo.SyntheticEnv.draw(features, support_size=2, key=key)
+    policy, libo = jlibo.GPUCB(nu=10.0, noise_std=0.1), jlibo.MetaKGL(lam=0.1, omega=0.25)
+    result = jlibo.run_lifelong(env, features, policy, libo, num_tasks=3, horizon=16, key=key)
+    ax = jlibo.plot.plot_exploration_cost({"libo": result})
+    ```
     """
     agents, ax = read_agents(results), own_axes(ax)
     colours = agent_colours(agents)
@@ -195,9 +353,26 @@ def plot_exploration_cost(results: Results, ax: Axes | None = None) -> Axes:
 def plot_offline_regret(
     regret_by_agent: Mapping[str, Float[Array, "*seeds num_offline_tasks"]], ax: Axes | None = None
 ) -> Axes:
-    """Single-task regret against the number of offline tasks that the kernel was learned from.
+    """Plot single-task regret against the number of offline tasks from which the kernel was learned.
 
-    An agent that learns nothing may come as one column: it is drawn as a level line.
+    **Arguments:**
+
+    - `regret_by_agent`: arrays `[seeds, num_offline_tasks]` or `[num_offline_tasks]` by agent's name. An
+      agent that does not learn may have a single column, which is drawn as a horizontal line.
+    - `ax`: Axes to draw on; by default a new figure.
+
+    **Returns:** the Axes.
+
+    **Raises:** `ValueError` if there is no agent, or the numbers of offline tasks differ.
+
+    ```python
+    import numpy as np
+
+    import jlibo
+
+    regret = {"oracle": np.asarray([2.0]), "meta-kgl": np.asarray([9.0, 4.0, 2.5])}
+    ax = jlibo.plot.plot_offline_regret(regret)
+    ```
     """
     agents = read_offline("regret_by_agent", regret_by_agent)
     ax = own_axes(ax)
@@ -207,6 +382,7 @@ def plot_offline_regret(
 
 
 def draw_offline_lines(ax: Axes, agents: Mapping[str, np.ndarray]) -> None:
+    """Draw a line for each agent; a single column becomes a horizontal line."""
     length = max(values.shape[1] for values in agents.values())
     for name, values in agents.items():
         if values.shape[1] < length:
@@ -223,7 +399,7 @@ def _task_line(ax: Axes, values: Any, name: str, agents: Mapping[str, Any]) -> N
 
 
 def _line(ax: Axes, x: np.ndarray, values: np.ndarray, name: str, agents: Mapping[str, Any], **style: Any):
-    """The mean over seeds, and a band of one standard error where there is more than one."""
+    """Draw the mean over seeds, and a band of one standard error if there is more than one seed."""
     colour = agent_colours(agents)[name]
     mean, error = mean_and_error(values)
     ax.plot(x, mean, color=colour, label=display_name(name), linewidth=1.8, **style)
@@ -232,7 +408,7 @@ def _line(ax: Axes, x: np.ndarray, values: np.ndarray, name: str, agents: Mappin
 
 
 def _shown_steps(num_tasks: int, horizon: int) -> np.ndarray:
-    """Indices of the steps to draw: evenly spaced, and the last of every task."""
+    """Return the indices of the steps to draw: evenly spaced ones and the last of every task."""
     total = num_tasks * horizon
     stride = -(-total // MAX_POINTS)
     last = horizon * np.arange(1, num_tasks + 1) - 1
@@ -248,6 +424,6 @@ def _one_agent(agent: str | None, agents: Mapping[str, Any]) -> str:
 
 
 def _exploration_cost(result: LifelongResult) -> tuple[np.ndarray, np.ndarray]:
-    """Of each seed, over all tasks: the regret of forced steps, and of the policy's own."""
+    """Return each seed's regret over all tasks: of forced exploration steps, and of the policy's steps."""
     forced, chosen = metrics.exploration_regret(result)
     return with_seeds("results", forced, 1).sum(-1), with_seeds("results", chosen, 1).sum(-1)

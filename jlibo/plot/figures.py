@@ -1,4 +1,4 @@
-"""Whole figures: an experiment on one page."""
+"""Figures of several panels that summarise an experiment."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar, overload
@@ -54,10 +54,33 @@ def figure_lifelong(
     *,
     figure: Figure | SubFigure | None = None,
 ) -> Figure | SubFigure:
-    """Four panels: lifelong regret, regret by task, what the meta-learner selects, and what exploring costs.
+    """Return a figure of lifelong regret, regret by task, selected kernels and cost of exploration.
 
-    The third is the heat map of the first agent that learns, or where none does, of recovery or sizes.
-    The figure is independent of pyplot unless one of pyplot's is given as `figure`.
+    The third panel is the heat map of selections of the first agent that learns. If no agent learns, it
+    shows exact recovery, or without `true_support` the number of kernels in use.
+
+    **Arguments:**
+
+    - `results`: results by agent's name, or one result; see `jlibo.plot`.
+    - `true_support`: booleans `[groups]`, or `[seeds, groups]` if it differs by seed; optional.
+    - `title`: title of the figure.
+    - `figure`: figure to draw on. By default a new one that does not depend on pyplot.
+
+    **Returns:** the figure.
+
+    **Raises:** `ValueError` if `results` is empty, or not results with at most one axis of seeds.
+
+    ```python
+    import jax
+
+    import jlibo
+
+    features, key = jlibo.Cosine(num_features=10), jax.random.key(0)
+    env = jlibo.SyntheticEnv.draw(features, support_size=2, key=key)
+    policy, libo = jlibo.GPUCB(nu=10.0, noise_std=0.1), jlibo.MetaKGL(lam=0.1, omega=0.25)
+    result = jlibo.run_lifelong(env, features, policy, libo, num_tasks=3, horizon=16, key=key)
+    figure = jlibo.plot.figure_lifelong({"libo": result}, env.support, "LiBO")
+    ```
     """
     agents = read_agents(results)
     whole = isinstance(results, eqx.Module)
@@ -84,8 +107,34 @@ def figure_lifelong(
 def figure_tuning(
     results: Results, title: str | None = None, *, names: Sequence[str] | None = None
 ) -> Figure:
-    """Four panels for tasks whose truth nobody knows: lifelong regret, regret by task, what the first agent
-    that learns selects, and the regret of the best so far within the last half of the tasks."""
+    """Return a figure for tasks whose true support is unknown, such as tuning problems.
+
+    Its four panels are lifelong regret, regret by task, the selections of the first agent that learns (the
+    number of kernels in use if none does), and the regret of the best action so far, as a mean over the last
+    half of the tasks.
+
+    **Arguments:**
+
+    - `results`: results by agent's name, or one result; see `jlibo.plot`.
+    - `title`: title of the figure.
+    - `names`: names of the base kernels, as in `features.names`.
+
+    **Returns:** the figure.
+
+    **Raises:** `ValueError` if `results` is empty, or not results with at most one axis of seeds.
+
+    ```python
+    import jax
+
+    import jlibo
+
+    features, key = jlibo.Cosine(num_features=10), jax.random.key(0)
+    env = jlibo.SyntheticEnv.draw(features, support_size=2, key=key)
+    policy, libo = jlibo.GPUCB(nu=10.0, noise_std=0.1), jlibo.MetaKGL(lam=0.1, omega=0.25)
+    result = jlibo.run_lifelong(env, features, policy, libo, num_tasks=3, horizon=16, key=key)
+    figure = jlibo.plot.figure_tuning({"libo": result}, names=features.names)
+    ```
+    """
     agents = read_agents(results)
     figure = NotebookFigure(figsize=(9.6, 6.8), layout="constrained")
     axes = figure.subplots(2, 2)
@@ -132,7 +181,28 @@ def figure_offline(
     *,
     figure: Figure | SubFigure | None = None,
 ) -> Figure | SubFigure:
-    """Regret, and if given the number of selected kernels, against the number of offline tasks."""
+    """Return a figure of regret, and optionally kernels in use, against the number of offline tasks.
+
+    **Arguments:**
+
+    - `regret_by_agent`: as for `plot_offline_regret`.
+    - `support_size_by_agent`: number of base kernels in use, in the same layout; optional.
+    - `title`: title of the figure.
+    - `figure`: figure to draw on. By default a new one that does not depend on pyplot.
+
+    **Returns:** the figure.
+
+    **Raises:** `ValueError` if there is no agent, or the numbers of offline tasks differ.
+
+    ```python
+    import numpy as np
+
+    import jlibo
+
+    regret = {"oracle": np.asarray([2.0]), "meta-kgl": np.asarray([9.0, 4.0, 2.5])}
+    figure = jlibo.plot.figure_offline(regret, title="One new task")
+    ```
+    """
     sizes = support_size_by_agent
     width = 9.6 if sizes is not None else 5.6
     figure = NotebookFigure(figsize=(width, 3.8), layout="constrained") if figure is None else figure
@@ -148,7 +218,7 @@ def figure_offline(
 
 
 def _note_empty(ax: Axes, result: LifelongResult) -> None:
-    """A white heat map looks like an agent without kernels, and is one that uses them all."""
+    """Annotate empty selections: they look like no kernel in the heat map, but all kernels are in use."""
     share = float(np.mean(np.asarray(result.fell_back)))
     if share > 0:
         ax.annotate(
@@ -162,7 +232,7 @@ def _note_empty(ax: Axes, result: LifelongResult) -> None:
 
 
 def _learner(agents: Mapping[str, Any]) -> str | None:
-    """The agent whose selections are worth a panel."""
+    """Return the name of the first agent that learns, or None."""
     for wanted in ("libo", "meta-kgl", "flibo", "f-meta-kgl"):
         for name in agents:
             if plain_name(name) == wanted:
@@ -173,10 +243,10 @@ def _learner(agents: Mapping[str, Any]) -> str | None:
 
 
 def _share_legend(figure: Figure | SubFigure, axes: np.ndarray, title: str | None, keep: Axes | None = None):
-    """One legend of the agents below all panels."""
+    """Draw one legend of the agents below all panels."""
     handles, labels = axes.flat[0].get_legend_handles_labels()
     for ax in axes.flat:
-        # A fixed height, or what stands beside the title would push it up.
+        # Fix the height; otherwise a colour key beside the title moves it up.
         ax.set_title(ax.get_title(), fontsize="medium", fontweight="bold", loc="left", y=1.01)
         ax.set_title("")
         if ax is not keep and ax.get_legend() is not None:

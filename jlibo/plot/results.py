@@ -1,4 +1,4 @@
-"""Results as arrays to draw: checked, with one axis of seeds, and in the order of the legend."""
+"""Conversion of results to arrays to draw: checked, with one axis of seeds, in the order of the legend."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +14,7 @@ Results = Mapping[str, LifelongResult] | LifelongResult
 
 
 def read_agents(results: Any) -> dict[str, LifelongResult]:
-    """The agents to draw, in the order of `AGENTS`, since `jit` hands dictionaries back sorted by name."""
+    """Return the agents in the order of `AGENTS`, because `jit` returns dictionaries sorted by name."""
     if isinstance(results, LifelongResult):
         results = {"agent": results}
     if not isinstance(results, Mapping):
@@ -29,6 +29,7 @@ def read_agents(results: Any) -> dict[str, LifelongResult]:
 
 
 def read_offline(argument: str, by_agent: Any) -> dict[str, np.ndarray]:
+    """Return checked arrays `[seeds, num_offline_tasks]` by agent, in the order of `AGENTS`."""
     if not isinstance(by_agent, Mapping) or not by_agent:
         fail(argument, "a mapping from agents' names to arrays [seed, num_offline_tasks]", type(by_agent))
     agents = {name: with_seeds(argument, values, 1) for name, values in ordered(by_agent).items()}
@@ -39,7 +40,7 @@ def read_offline(argument: str, by_agent: Any) -> dict[str, np.ndarray]:
 
 
 def with_seeds(argument: str, values: Any, num_axes: int) -> np.ndarray:
-    """`values` with exactly one axis of seeds before its own `num_axes`."""
+    """Return `values` with exactly one axis of seeds before its last `num_axes` axes."""
     values = np.asarray(values)
     if values.ndim == num_axes:
         values = values[None]
@@ -49,6 +50,7 @@ def with_seeds(argument: str, values: Any, num_axes: int) -> np.ndarray:
 
 
 def read_truth(true_support: Any, num_seeds: int, num_groups: int) -> np.ndarray:
+    """Return the checked true support as `[num_seeds, num_groups]`."""
     truth = np.asarray(true_support)
     if truth.dtype != bool or truth.shape not in ((num_groups,), (num_seeds, num_groups)):
         fail(
@@ -60,5 +62,6 @@ def read_truth(true_support: Any, num_seeds: int, num_groups: int) -> np.ndarray
 
 
 def mean_and_error(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean and standard error over seeds as NumPy arrays."""
     mean, error = metrics.mean_and_standard_error(values)  # pyright: ignore[reportArgumentType]
     return np.asarray(mean), np.asarray(error)

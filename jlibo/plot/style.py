@@ -1,9 +1,9 @@
-"""What all figures share: the agents' names and colours, and how axes look."""
+"""Style shared by all figures: the agents' names and colours, and the look of axes."""
 
 import colorsys
 import io
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, final
 
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
@@ -24,22 +24,39 @@ AGENTS = {
     "meta-kel": ("Meta-KeL", "#7d5ba6"),
     "oracle": ("Oracle", ORACLE),
 }
-"""Names and colours of the paper's agents, the usual top of a regret plot first; others come after."""
+"""Display names and colours of the paper's agents, in the order of legends: the highest regret first.
+
+Other agents follow after these."""
 
 OTHER_COLOURS = ("#c2649a", "#2a9fbc", "#8a6d3b", "#a3a532", "#5c5c5c")
 GREY = "#b8b8b8"
 
 
 def display_name(agent: str) -> str:
-    """The name of an agent as figures print it: the paper's for its agents, else the name as it is."""
+    """Return the name of an agent as printed in figures.
+
+    **Arguments:**
+
+    - `agent`: name of the agent; case and `_` against `-` are ignored.
+
+    **Returns:** the paper's name if the agent is in `AGENTS`, else `agent` itself.
+
+    ```python
+    import jlibo
+
+    print(jlibo.plot.display_name("f_meta_kgl"))  # F-Meta-KGL
+    ```
+    """
     return AGENTS[plain_name(agent)][0] if plain_name(agent) in AGENTS else agent
 
 
 def plain_name(name: str) -> str:
+    """Return the name as in the keys of `AGENTS`: lower case, with hyphens."""
     return name.lower().replace("_", "-")
 
 
 def ordered(mapping: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the mapping in the order of `AGENTS`; other agents follow in their own order."""
     known = list(AGENTS)
     return dict(
         sorted(
@@ -50,31 +67,41 @@ def ordered(mapping: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def agent_colours(agents: Mapping[str, Any]) -> dict[str, Any]:
-    """A colour for each agent: the paper's where it has one, and never the same twice."""
+    """Return distinct colours for the agents: the paper's colour if there is one and it is not taken."""
     colours, others = {}, list(OTHER_COLOURS)
     for number, name in enumerate(agents):
         colour = (
             AGENTS[plain_name(name)][1] if plain_name(name) in AGENTS else META if len(agents) == 1 else None
         )
         if colour is None or colour in colours.values():
-            # Steps of the golden ratio around the wheel stay apart, however many there are.
+            # Hues in steps of the golden ratio stay apart for any number of agents.
             colour = others.pop(0) if others else colorsys.hsv_to_rgb(0.618 * number % 1, 0.6, 0.7)
         colours[name] = colour
     return colours
 
 
 def mix(colour: Any, other: Any, share: float) -> tuple[float, ...]:
+    """Return `colour` with a `share` of `other` mixed in."""
     return tuple((1 - share) * a + share * b for a, b in zip(to_rgb(colour), to_rgb(other), strict=True))
 
 
 def shades(colour: Any, pale: Any = None) -> LinearSegmentedColormap:
-    """From a pale tint of `colour`, through it, to a dark shade."""
+    """Return a colour map from a pale tint of `colour`, through `colour`, to a dark shade."""
     pale = mix(colour, "#ffffff", 0.75) if pale is None else pale
     return LinearSegmentedColormap.from_list("shades", [pale, colour, mix(colour, "#000000", 0.55)])
 
 
+@final
 class NotebookFigure(Figure):
-    """A figure that a notebook shows as the value of a cell, whether or not pyplot is in use."""
+    """A figure that a notebook displays as the value of a cell, without pyplot.
+
+    ```python
+    import jlibo
+
+    figure = jlibo.plot.NotebookFigure(layout="constrained")
+    jlibo.plot.plot_importance({"rate": 0.8, "depth": 0.2}, figure.subplots())
+    ```
+    """
 
     def _repr_png_(self) -> bytes:
         buffer = io.BytesIO()
@@ -83,18 +110,21 @@ class NotebookFigure(Figure):
 
 
 def own_axes(ax: Axes | None) -> Axes:
+    """Return `ax`, or the Axes of a new pyplot figure if it is None."""
     if ax is not None:
         return ax
-    import matplotlib.pyplot as plt  # here, as a figure that is only saved has no need of it
+    import matplotlib.pyplot as plt  # imported here because figures that are only saved do not need it
 
     return plt.subplots(figsize=(5.6, 3.8), layout="constrained")[1]
 
 
 def whole_numbers() -> MaxNLocator:
+    """Return a locator of ticks at whole numbers."""
     return MaxNLocator(integer=True, nbins=8, steps=[1, 2, 5, 10])
 
 
 def finish(ax: Axes, agents: Mapping[str, Any], x_label: str, y_label: str) -> Axes:
+    """Set labels, ticks, spines and grid, and add a legend if there are several agents."""
     ax.set_xlabel(x_label)
     ax.set_ylabel(y_label)
     ax.xaxis.set_major_locator(whole_numbers())
@@ -111,7 +141,7 @@ def finish(ax: Axes, agents: Mapping[str, Any], x_label: str, y_label: str) -> A
 
 
 def colour_key(ax: Axes, mappable: ScalarMappable, low: str, high: str) -> None:
-    """A small colour bar above the upper right corner, where it takes no width from the panel."""
+    """Draw a small colour bar above the upper right corner, where it does not make the panel narrower."""
     inset = ax.inset_axes((0.78, 1.035, 0.17, 0.03))
     bar = ax.figure.colorbar(mappable, cax=inset, orientation="horizontal")
     bar.set_ticks([])

@@ -1,4 +1,4 @@
-"""The heat map of selected kernels."""
+"""Heat map of selected kernels."""
 
 from collections.abc import Sequence
 
@@ -19,16 +19,35 @@ def plot_support(
     true_support: Bool[Array, "*seeds groups"] | None = None,
     names: Sequence[str] | None = None,
 ) -> Axes:
-    """A heat map of the share of seeds in which each base kernel is selected after each task.
+    """Plot a heat map of the share of seeds in which each base kernel is selected after each task.
 
-    An empty selection, after which all kernels are in use, shows as no kernel.
+    An empty selection, after which all kernels are in use, is drawn as no kernel.
 
     **Arguments:**
 
-    - `true_support`: the kernels that matter, which are marked; one set, or one a seed. Where seeds differ,
-      each seed's kernels are re-ordered, true ones first, before the average is taken: the ideal is then a
-      dark band at the top and nothing below.
-    - `names`: of the base kernels, as in `features.names`; only for kernels in their own order.
+    - `result`: result of one agent, with at most one axis of seeds.
+    - `ax`: Axes to draw on; by default a new figure.
+    - `true_support`: booleans `[groups]`, or `[seeds, groups]`. The true kernels are marked. If the support
+      differs by seed, each seed's kernels are re-ordered, true ones first, before the average over seeds.
+      Exact recovery is then a dark band at the top with nothing below.
+    - `names`: names of the base kernels, as in `features.names`; not allowed if kernels are re-ordered.
+
+    **Returns:** the Axes.
+
+    **Raises:** `ValueError` if `result` is not one `LifelongResult`, or `true_support` or `names` do not fit
+    its base kernels.
+
+    ```python
+    import jax
+
+    import jlibo
+
+    features, key = jlibo.Cosine(num_features=10), jax.random.key(0)
+    env = jlibo.SyntheticEnv.draw(features, support_size=2, key=key)
+    policy, libo = jlibo.GPUCB(nu=10.0, noise_std=0.1), jlibo.MetaKGL(lam=0.1, omega=0.25)
+    result = jlibo.run_lifelong(env, features, policy, libo, num_tasks=3, horizon=16, key=key)
+    ax = jlibo.plot.plot_support(result, true_support=env.support, names=features.names)
+    ```
     """
     if not isinstance(result, LifelongResult):
         fail("result", "one LifelongResult (pick an agent: results[name])", type(result).__name__)

@@ -1,4 +1,4 @@
-"""What a tuner has to show: which parameters matter, and how fast each task got where."""
+"""Plots of a tuner: importance of parameters, and progress of each task."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,7 +13,23 @@ from jlibo.plot.style import META, colour_key, finish, own_axes, shades
 
 
 def plot_importance(importance: Mapping[str, float], ax: Axes | None = None, *, most: int = 12) -> Axes:
-    """Bars, the largest share on top; what was not selected has none. At most `most` of them."""
+    """Plot importances as horizontal bars, in the order of the mapping, the first on top.
+
+    **Arguments:**
+
+    - `importance`: share of the variation of the scores by name, largest first, as returned by
+      `Tuner.importance`. A share of 0 is labelled as not selected.
+    - `ax`: Axes to draw on; by default a new figure.
+    - `most`: maximum number of bars.
+
+    **Returns:** the Axes.
+
+    ```python
+    import jlibo
+
+    ax = jlibo.plot.plot_importance({"rate": 0.8, "depth": 0.2, "seed": 0.0})
+    ```
+    """
     ax = own_axes(ax)
     shown = list(importance.items())[:most][::-1]
     shares = [share for _, share in shown]
@@ -47,7 +63,22 @@ def plot_importance(importance: Mapping[str, float], ax: Axes | None = None, *, 
 def plot_progress(
     scores_by_task: Mapping[str, Sequence[float | None]], ax: Axes | None = None, *, maximise: bool = True
 ) -> Axes:
-    """The best score so far, a line for each task: pale for the first task and dark for the last."""
+    """Plot the best score so far, one line per task, pale for the first task and dark for the last.
+
+    **Arguments:**
+
+    - `scores_by_task`: scores of the trials of each task, in order; None for a trial without a score.
+    - `ax`: Axes to draw on; by default a new figure.
+    - `maximise`: whether larger scores are better.
+
+    **Returns:** the Axes.
+
+    ```python
+    import jlibo
+
+    ax = jlibo.plot.plot_progress({"first": [0.6, None, 0.8], "second": [0.7, 0.9]})
+    ```
+    """
     ax = own_axes(ax)
     lines = {name: _values(scores) for name, scores in scores_by_task.items() if len(scores)}
     colours = shades(META)
@@ -56,7 +87,7 @@ def plot_progress(
     for number, values in enumerate(lines.values(), start=1):
         line: Any = best_of.accumulate(values)
         colour = colours(scale(number)) if len(lines) > 1 else META
-        # Steps: between two trials nothing is better than at the first of them.
+        # Steps, because the best score does not change between two trials.
         ax.plot(
             np.arange(1, values.size + 1),
             line,
@@ -78,7 +109,7 @@ def _values(scores: Sequence[float | None]) -> np.ndarray:
 
 
 def _say(ax: Axes, words: str) -> None:
-    """Words instead of a picture."""
+    """Write text on empty Axes."""
     ax.set_xticks([])
     ax.set_yticks([])
     ax.text(0.5, 0.5, words, transform=ax.transAxes, ha="center", va="center", color="#8a8a8a")

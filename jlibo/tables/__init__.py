@@ -1,4 +1,4 @@
-"""Tables of evaluations made before: the shipped one, and readers of three file layouts."""
+"""Tables of recorded evaluations: the one that comes with the package, and readers of three file layouts."""
 
 from jlibo.tables.csv_file import read_csv
 from jlibo.tables.hpob import read_hpob

@@ -1,17 +1,18 @@
-"""From rows in the order of a file to a `Table`; what every reader shares."""
+"""Conversion of rows, in the order of a file, to a `Table`; shared by all readers."""
 
 import math
 import os
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn, final
 
 import numpy as np
 
 from jlibo.tables.table import Table
 
 
+@final
 class Row(NamedTuple):
-    """One evaluation; `place` says where in the file it stands, metrics without a value are NaN."""
+    """One evaluation. `place` is its position in the file; metrics without a value are NaN."""
 
     place: str
     task: str
@@ -20,7 +21,7 @@ class Row(NamedTuple):
 
 
 def reject(path: str | os.PathLike, place: str | None, problem: str) -> NoReturn:
-    """Raise the one error that all readers raise: the file, the place in it, what is wrong."""
+    """Raise the error common to all readers: the file, the place in it, what is wrong."""
     where = f"{os.fspath(path)}, {place}" if place else os.fspath(path)
     raise ValueError(f"{where}: {problem}")
 
@@ -28,10 +29,11 @@ def reject(path: str | os.PathLike, place: str | None, problem: str) -> NoReturn
 def assemble(
     path: str | os.PathLike, rows: Iterable[Row], param_names: Sequence[str], metric_names: Sequence[str]
 ) -> Table:
-    """Group rows by task. If all tasks have the same configurations they are shared, else each has its own.
+    """Return a table of the rows, grouped by task.
 
-    A metric without a value is absent: NaN in the table, never played, and counted in `num_missing`.
-    A configuration that a task has twice, and a task with fewer than two known rows, are errors.
+    If all tasks have the same configurations, these are shared; otherwise each task has its own. A metric
+    without a value is NaN in the table, is never played, and is counted in `num_missing`. A configuration
+    that a task has twice is an error, as is a task with fewer than two rows with a known metric.
     """
     tasks: dict[str, dict[tuple[float, ...], Row]] = {}
     for row in rows:

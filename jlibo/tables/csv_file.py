@@ -1,9 +1,10 @@
-"""Tables from comma-separated files: a header, then one evaluation a line."""
+"""Tables from comma-separated files: a header, then one evaluation per line."""
 
 import csv
 import math
 import os
 from collections.abc import Iterator, Sequence
+from typing import final
 
 from jlibo.printable import described
 from jlibo.tables.assemble import Row, assemble, reject
@@ -20,14 +21,35 @@ def read_csv(
     metrics: str | Sequence[str] | None = None,
     log: str | Sequence[str] = (),
 ) -> Table:
-    """Read a table with the columns task, parameters..., metric; other columns are ignored.
+    r"""Read a table from a CSV file in UTF-8 with a header and one evaluation per line.
 
-    Unnamed, the task is the first column, the metric the last and the parameters all others. Parameters in
-    `log` are replaced by their natural logarithm, and `lambda` is then called `ln lambda`.
+    **Arguments:**
 
-    A metric that is empty, NaN or NA is absent (see `Table.num_missing`). Everything else that is not a
-    finite number is an error with its line, as are a missing column, a configuration that a task has twice
-    and a task with fewer than two known rows.
+    - `path`: the file.
+    - `task`: column with the name of the task; by default the first column.
+    - `params`: columns with the parameters; by default all columns but the task and the metrics. If given,
+      columns that are not named are ignored.
+    - `metrics`: columns with the metrics; by default the last column. A cell that is empty, NaN or NA has no
+      value; such cells are counted in `Table.num_missing`.
+    - `log`: parameters to replace by their natural logarithm. `lambda` is then called `ln lambda`.
+
+    **Returns:** a `Table`.
+
+    **Raises:** `ValueError` with the line of the file for any other cell that is not a finite number, for a
+    missing column, for a configuration that a task has twice, and for a task with fewer than two rows with a
+    known metric.
+
+    ```python
+    import pathlib
+    import tempfile
+
+    import jlibo
+
+    path = pathlib.Path(tempfile.mkdtemp()) / "runs.csv"
+    path.write_text("task,rate,auc\na,0.01,0.7\na,0.1,0.8\nb,0.01,0.6\nb,0.1,0.9\n")
+    table = jlibo.read_csv(path, log="rate")
+    print(table.tasks, table.param_names)  # ('a', 'b') ('ln rate',)
+    ```
     """
     with open(path, newline="", encoding="utf-8-sig") as file:
         lines = csv.reader(file)
@@ -72,8 +94,9 @@ def _check_columns(path, header, task, params, metrics, log) -> None:
             reject(path, "line 1", problem)
 
 
+@final
 class _Reader:
-    """Turns the lines of one file into rows."""
+    """Converts the lines of one file to rows."""
 
     def __init__(self, path, header, task, params, metrics, log):
         self.path, self.header = path, header

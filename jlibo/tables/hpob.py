@@ -14,11 +14,34 @@ from jlibo.tables.table import Table
 def read_hpob(
     path: str | os.PathLike, search_space_id: str | int, *, param_names: Sequence[str] | None = None
 ) -> Table:
-    """Read one search space of `{search_space_id: {dataset_id: {"X": [[...]], "y": [[...]]}}}`.
+    """Read one search space of a JSON file in the layout of HPO-B.
 
-    A task is a data set. HPO-B does not name its parameters, which it has scaled already: they are called
-    x0, x1, ... unless `param_names` does better. The metric is `y`, more is better; null or NaN is absent.
-    Errors name the search space, the data set and the row, counted from 0.
+    The layout is `{search_space_id: {dataset_id: {"X": [[...]], "y": [[...]]}}}`. A task is a data set. The
+    parameters are already scaled in HPO-B. The metric is `y`, more is better; null or NaN means no value.
+
+    **Arguments:**
+
+    - `path`: the file.
+    - `search_space_id`: key of the search space in the file.
+    - `param_names`: names of the parameters, which HPO-B does not give; by default `x0`, `x1`, ...
+
+    **Returns:** a `Table`.
+
+    **Raises:** `ValueError` that names the search space, the data set and the row, counted from 0, if the
+    file is not JSON in this layout, a value is not a finite number, a configuration is listed twice, or a
+    task has fewer than two rows with a known metric.
+
+    ```python
+    import json
+    import pathlib
+    import tempfile
+
+    import jlibo
+
+    path = pathlib.Path(tempfile.mkdtemp()) / "meta-test-dataset.json"
+    path.write_text(json.dumps({"5860": {"3": {"X": [[0.1, 0.2], [0.5, 0.9]], "y": [[0.7], [0.8]]}}}))
+    table = jlibo.read_hpob(path, 5860, param_names=["alpha", "lambda"])
+    ```
     """
     with open(path, encoding="utf-8") as file:
         try:

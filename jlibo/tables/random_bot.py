@@ -10,9 +10,29 @@ from jlibo.tables.table import Table
 def read_random_bot(
     path: str | os.PathLike, *, metrics: str | Sequence[str] = ("auc", "accuracy", "brier")
 ) -> Table:
-    """Read the bot's GLMNET runs: columns data_id, alpha, lambda and `metrics`; others are ignored.
+    r"""Read the GLMNET runs of the OpenML random bot from a CSV file.
 
-    A task is a data set (`data_id`), with configurations of its own; lambda becomes `ln lambda`. `brier` is
-    the one of the metrics where less is better. The rules are those of `read_csv`.
+    A task is a data set (column `data_id`) with configurations of its own. The parameters are `alpha` and
+    `lambda`, which becomes `ln lambda`. Other columns are ignored.
+
+    **Arguments:**
+
+    - `path`: the file.
+    - `metrics`: columns to read as metrics. Of the default ones, less is better only for `brier`.
+
+    **Returns:** a `Table`.
+
+    **Raises:** `ValueError` under the rules of `read_csv`.
+
+    ```python
+    import pathlib
+    import tempfile
+
+    import jlibo
+
+    path = pathlib.Path(tempfile.mkdtemp()) / "glmnet.csv"
+    path.write_text("data_id,alpha,lambda,auc\n3,0.5,0.01,0.9\n3,1.0,0.1,0.8\n")
+    table = jlibo.read_random_bot(path, metrics="auc")
+    ```
     """
     return read_csv(path, task="data_id", params=("alpha", "lambda"), metrics=metrics, log=("lambda",))

@@ -1,6 +1,7 @@
 """The container of a table, and the tables that come with the package.
 
-A table is plain NumPy and knows nothing of rewards: `TableEnv.from_table` makes an environment of it.
+A table consists of NumPy arrays of metrics. `TableEnv.from_table` converts a metric to rewards and makes an
+environment of it.
 """
 
 import difflib
@@ -8,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from types import MappingProxyType
-from typing import IO
+from typing import IO, final
 
 import numpy as np
 
@@ -20,7 +21,7 @@ NOT_METRICS = frozenset({"format", "tasks", "param_names", "params", "filled"})
 
 
 def known_name(argument: str, name: object, known: Iterable[str]) -> str:
-    """Give `name` back if it is `known`; else raise an error that offers the nearest."""
+    """Return `name` if it is in `known`; otherwise raise an error that suggests the nearest."""
     known = list(known)
     if isinstance(name, str) and name in known:
         return name
@@ -29,17 +30,36 @@ def known_name(argument: str, name: object, known: Iterable[str]) -> str:
     fail(argument, f"one of {', '.join(map(repr, known))}", f"{name!r}{hint}")
 
 
+@final
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Metrics of configurations on tasks, as read from a file; its arrays cannot be written to.
+    """Metrics of configurations on tasks, as read-only NumPy arrays in float64.
 
-    | name | contents |
-    |---|---|
-    | tasks | names, in the order of the file |
-    | param_names | names, one for each column of `params` |
-    | params | [g, dim], shared by all tasks, or [t, g, dim], each task's own, NaN where padded |
-    | metrics | name -> [t, g], NaN where it is not known |
-    | num_missing | metrics that the file lists with no value, padding not counted |
+    With t tasks, g configurations and dim parameters:
+
+    | name          | contents                                                                          |
+    |---------------|-----------------------------------------------------------------------------------|
+    | `tasks`       | names of the tasks, in the order of the file                                      |
+    | `param_names` | names of the parameters, one for each column of `params`                          |
+    | `params`      | `[g, dim]` if shared by all tasks, else `[t, g, dim]`, NaN where padded           |
+    | `metrics`     | arrays `[t, g]` by name, NaN where the metric is not known                        |
+    | `num_missing` | number of metrics that the file lists without a value, padding not counted        |
+
+    **Raises:** `ValueError` if there are no tasks or no metrics, or if shapes do not agree.
+
+    ```python
+    import numpy as np
+
+    import jlibo
+
+    table = jlibo.Table(
+        tasks=("a", "b"),
+        param_names=("depth",),
+        params=np.asarray([[1.0], [2.0], [3.0]]),
+        metrics={"auc": np.asarray([[0.6, 0.7, 0.8], [0.9, 0.8, np.nan]])},
+    )
+    env = jlibo.TableEnv.from_table(table)
+    ```
     """
 
     tasks: tuple[str, ...]
@@ -69,6 +89,7 @@ class Table:
 
     @property
     def num_tasks(self) -> int:
+        """Number of tasks."""
         return len(self.tasks)
 
     @property
@@ -78,11 +99,18 @@ class Table:
 
     @property
     def present(self) -> np.ndarray:
-        """[t, g]: the task has this configuration, and at least one metric of it is known."""
+        """Booleans `[t, g]`: whether at least one metric of the configuration is known on the task."""
         return np.logical_or.reduce([~np.isnan(values) for values in self.metrics.values()])
 
     def metric(self, name: str | None = None) -> np.ndarray:
-        """One metric, [t, g]; it may go unnamed where there is only one. Every task has a known value."""
+        """Return one metric as an array `[t, g]`.
+
+        **Arguments:**
+
+        - `name`: name of the metric; optional if there is only one.
+
+        **Raises:** `ValueError` if there is no such metric, or if a task has no known value of it.
+        """
         if name is None:
             if len(self.metrics) > 1:
                 fail("metric", f"one of {', '.join(map(repr, self.metrics))}", "no name")
@@ -94,9 +122,9 @@ class Table:
         return values
 
     def unit_params(self) -> np.ndarray:
-        """`params` in the unit box: each parameter by its own least and greatest value in the whole table.
+        """Return `params` scaled to `[0, 1]` by each parameter's minimum and maximum over the whole table.
 
-        A parameter that never changes becomes 0. Padding stays NaN.
+        A constant parameter becomes 0. Padding stays NaN.
         """
         flat = self.params.reshape(-1, len(self.param_names))
         low, high = np.nanmin(flat, axis=0), np.nanmax(flat, axis=0)
@@ -110,10 +138,24 @@ def _frozen(array) -> np.ndarray:
 
 
 def load_table(name: str) -> Table:
-    """A table that comes with the package. `"glmnet"`: the elastic net on real data sets, a shared grid.
+    """Return a table that comes with the package.
 
-    Its parameters are alpha and ln lambda; its metrics auc and accuracy (more is better) and logloss (less
-    is better), means over ten folds. `jlibo/data/glmnet.provenance.json` tells how it was made.
+    **Arguments:**
+
+    - `name`: `"glmnet"`, the elastic net on real data sets, with one grid shared by all tasks. Its parameters
+      are alpha and ln lambda. Its metrics are auc and accuracy (more is better) and logloss (less is better),
+      as means over ten folds. `jlibo/data/glmnet.provenance.json` describes how it was made.
+
+    **Returns:** a `Table`.
+
+    **Raises:** `ValueError` if there is no table of this name.
+
+    ```python
+    import jlibo
+
+    table = jlibo.load_table("glmnet")
+    print(table.num_tasks, table.param_names, list(table.metrics))
+    ```
     """
     folder = resources.files("jlibo").joinpath("data")
     files = {file.name.removesuffix(".npz"): file for file in folder.iterdir() if file.name.endswith(".npz")}
@@ -123,7 +165,7 @@ def load_table(name: str) -> Table:
 
 
 def read_npz(stream: IO[bytes], source: str) -> Table:
-    """A table in the package's own layout, as `benchmarks/tables/make_glmnet.py` writes it."""
+    """Read a table in the package's own layout, as written by `benchmarks/tables/make_glmnet.py`."""
     try:
         arrays = npz.read_npz(stream)
     except npz.NpzError as error:
