@@ -44,7 +44,7 @@ _WORDS = {
         "rescale design or targets, or use float64"
     ),
     Status.NON_FINITE_VALUES: "non-finite values: candidates with NaN or infinite values were never played",
-    Status.NON_FINITE_REWARDS: "non-finite rewards: no candidate had a finite value; these steps were ignored",
+    Status.NON_FINITE_REWARDS: "non-finite rewards: no candidate had a finite value; the steps were ignored",
 }
 
 
