@@ -257,7 +257,7 @@ class FunctionFeatures(AbstractFeatures):
         num_groups = max(self.groups) + 1
         names = [f"group {j}" for j in range(num_groups)] if names is None else names
         if isinstance(names, str) or not all(isinstance(name, str) for name in names):
-            fail("names", "a list of strings, one a group", repr(names))
+            fail("names", "a list of strings, one per group", repr(names))
         if len(names) != num_groups:
             fail("names", f"one name for each of the {num_groups} groups", f"{len(names)} names")
         self.names = tuple(names)
