@@ -173,7 +173,7 @@ class Iterate(eqx.Module):
 
 
 def start(problem: Problem, coef, residual, gradient, num_steps) -> Iterate:
-    """Return an iterate without momentum; its step size is based on the largest curvature of any task."""
+    """Return an iterate without momentum; its step size uses an estimate of the largest task curvature."""
 
     def power_step(direction):
         image = problem.predict(direction)
