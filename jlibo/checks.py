@@ -1,8 +1,8 @@
-"""Front-door checks: what a public function says about an argument it cannot use.
+"""Checks of the arguments of public functions.
 
-Every message names the argument, what was expected and what came. Checks of *shape* work on traced arrays
-too; checks of *values* look only at arrays that hold values now, and are silent under `jit`, `vmap` or
-`grad`, where the functions answer with a status instead.
+Every message names the argument, what was expected and what was passed. Checks of *shape* work on traced
+arrays too. Checks of *values* apply only to concrete arrays; they do nothing under `jit`, `vmap` or `grad`,
+where the functions return a status instead.
 """
 
 from collections.abc import Sequence
@@ -16,24 +16,24 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike as ArrayLike
 else:
-    # jaxtyping subscripts the members of a union. From NumPy 2.5 on numpy.typing.ArrayLike is a type alias
-    # object, which has none.
+    # jaxtyping subscripts the members of a union. Since NumPy 2.5 numpy.typing.ArrayLike is a type alias
+    # object, which has no members.
     ArrayLike = jax.typing.ArrayLike
-"""Whatever a public function converts to an array: arrays, numbers and nested sequences of them."""
+"""Values that public functions convert to arrays: arrays, numbers and nested sequences of them."""
 
 
 def is_concrete(value: Any) -> bool:
-    """Whether `value` holds numbers now, rather than standing for numbers to come."""
+    """Return whether `value` is known now, that is, not traced."""
     return not isinstance(value, jax.core.Tracer)
 
 
 def fail(argument: str, expected: str, got: object) -> NoReturn:
-    """Raise the one error that all checks raise."""
+    """Raise the `ValueError` that all checks raise."""
     raise ValueError(f"`{argument}` should be {expected}, but got {got}.")
 
 
 def check_shape(argument: str, value: Any, expected: Sequence[int | str]) -> None:
-    """Check a shape against sizes (`int`) and axes of any size (`str`, used as their name in the message)."""
+    """Check a shape against sizes (`int`) and named axes of any size (`str`; the name is for the message)."""
     shape = tuple(np.shape(value))
     fits = len(shape) == len(expected) and all(
         isinstance(want, str) or want == have for want, have in zip(expected, shape, strict=True)
@@ -43,11 +43,11 @@ def check_shape(argument: str, value: Any, expected: Sequence[int | str]) -> Non
 
 
 def check_finite(argument: str, value: Any) -> None:
-    """Check that no entry is NaN or infinite, and say where the first bad one is."""
+    """Check that no entry is NaN or infinite. The message has the position of the first bad entry."""
     if not is_concrete(value):
         return
     array = np.asarray(value)
-    # A sum is finite only if every term is, and it is much quicker to find than a mask of booleans.
+    # A finite sum has only finite terms, and a sum is much faster than a mask of booleans.
     with np.errstate(all="ignore"):
         if np.isfinite(array.sum()):
             return
@@ -59,17 +59,17 @@ def check_finite(argument: str, value: Any) -> None:
 
 
 def check_fits(argument: str, value: Any, dtype: Any, *, may_vanish: bool = False) -> None:
-    """Check that `value` is finite and stays so in `dtype`, and that it does not vanish there.
+    """Check that `value` is finite, also after conversion to `dtype`, and that it does not vanish there.
 
-    An array vanishes if it is not zero, but all entries are below the smallest normal number of `dtype`: XLA
-    computes with those as with zero.
+    An array vanishes if it is not zero, but all its entries are below the smallest normal number of `dtype`:
+    XLA treats them as zero.
     """
     if not is_concrete(value):
         return
     array, kind = np.asarray(value), np.finfo(dtype)
     with np.errstate(all="ignore"):
         total = np.abs(array.sum(dtype=kind.dtype))
-    # The sum is quick to find, and tells at once of most arrays that they are good.
+    # The sum is fast and suffices for most valid arrays.
     if kind.tiny * max(array.size, 1) < total < np.inf:
         return
     check_finite(argument, array)
@@ -92,7 +92,7 @@ def check_range(
     above: float | None = None,
     at_most: float | None = None,
 ) -> None:
-    """Check that every entry of `value` is a number within the bounds."""
+    """Check that every entry of `value` is within the bounds and not NaN."""
     if not is_concrete(value):
         return
     array = np.asarray(value)
@@ -112,7 +112,7 @@ def check_range(
 
 
 def check_count(argument: str, value: Any, *, at_least: int = 1) -> None:
-    """Check that `value` is a whole Python number, as every static size must be."""
+    """Check that `value` is a static size: a Python or NumPy integer of at least `at_least`."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         fail(argument, "a whole number known before tracing", f"{value!r} ({type(value).__name__})")
     if value < at_least:
@@ -120,11 +120,11 @@ def check_count(argument: str, value: Any, *, at_least: int = 1) -> None:
 
 
 def as_numpy(argument: str, value: Any, what: str) -> np.ndarray:
-    """`value` as a NumPy array. `what` names its entries in the error about traced values or ragged lists."""
+    """Return `value` as a NumPy array. `what` names its entries in errors on traced or ragged values."""
     leaves = jax.tree.leaves(value)
     if not all(is_concrete(leaf) for leaf in leaves):
         fail(argument, f"{what} known before tracing", "traced values")
     try:
         return np.asarray(value)
-    except ValueError:  # numpy refuses ragged lists
+    except ValueError:  # NumPy rejects ragged lists
         return fail(argument, f"a list of {what}", value)

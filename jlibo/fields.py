@@ -1,4 +1,4 @@
-"""Hyper-parameter fields: arrays, so that a sweep over them never traces again, checked at construction."""
+"""Hyper-parameter fields: arrays, so that a sweep over them does not retrace, checked at construction."""
 
 from typing import Any
 
@@ -11,10 +11,10 @@ from jlibo.checks import check_finite, check_fits, check_range
 
 
 def as_hyper_parameter(name: str, value: Any, **bounds: float) -> Array:
-    """`value` as an array, checked when it is known."""
+    """Return `value` as an array; it is checked if it is concrete."""
     check_finite(name, value)
     check_range(name, value, **bounds)
-    # A number, NumPy's too, stays weakly typed: it takes the precision of the data it meets.
+    # A number, also a NumPy one, becomes weakly typed: it takes the precision of the data.
     value = float(value) if isinstance(value, int | float | np.number) else value
     dtype = jnp.result_type(getattr(value, "dtype", float))
     if jnp.issubdtype(dtype, jnp.floating):
@@ -23,7 +23,7 @@ def as_hyper_parameter(name: str, value: Any, **bounds: float) -> Array:
 
 
 def hyper_parameter(name: str, *, default: float | None = None, **bounds: float) -> Any:
-    """A field that is an array, so a sweep over it never traces again, checked when its value is known."""
+    """Return a module field that converts its value to an array and checks it if it is concrete."""
 
     def convert(value):
         return as_hyper_parameter(name, value, **bounds)

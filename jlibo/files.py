@@ -1,4 +1,4 @@
-"""Files and folders that are written whole or not at all, and errors that name them."""
+"""Atomic writes of files, and errors that name the file."""
 
 import contextlib
 import os
@@ -12,15 +12,16 @@ _DRAFT = ".draft-"
 
 
 def write_atomically(path: Path, write_fn: Callable[[IO[bytes]], Any], *, mode: int | None = None) -> None:
-    """Write a whole file or none: under another name first, and on the disk before it gets its own.
+    """Write a file atomically: to a draft that is synced to disk and then renamed to `path`.
 
     A process that is killed leaves its draft behind; `is_draft` recognises it.
 
     **Arguments:**
 
+    - `path`: the file to write or replace.
     - `write_fn`: called with the open file.
-    - `mode`: permissions of the file. By default those of the file that is replaced, or else those that the
-      system gives to a new file.
+    - `mode`: permissions of the file. By default those of the file that is replaced, or else the system's
+      default for new files.
 
     **Raises:** `OSError`, with the name of the file.
     """
@@ -29,7 +30,7 @@ def write_atomically(path: Path, write_fn: Callable[[IO[bytes]], Any], *, mode: 
         if mode is None:
             with contextlib.suppress(FileNotFoundError):
                 mode = stat.S_IMODE(path.stat().st_mode)
-        # The system applies the umask. To ask for it would set it for a moment, for all threads.
+        # The system applies the umask. Reading the umask would change it for a moment, in all threads.
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
         handle = os.open(draft, flags, 0o666 if mode is None else mode & 0o600)
         try:
@@ -48,12 +49,12 @@ def write_atomically(path: Path, write_fn: Callable[[IO[bytes]], Any], *, mode: 
 
 
 def is_draft(path: Path) -> bool:
-    """Whether this is what `write_atomically` leaves behind when its process is killed."""
+    """Return whether `path` is a draft, which `write_atomically` leaves behind if its process is killed."""
     return path.name.startswith(_DRAFT)
 
 
 def sync_folder(folder: Path) -> None:
-    """Put a folder's new names on the disk, where the system can open a folder."""
+    """Sync the entries of a folder to disk, on systems that can open a folder."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -64,11 +65,11 @@ def sync_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Give the name `path` to an `OSError` of the block that has none, as a full disk's when writing."""
+    """Set the file name of an `OSError` from the block that has none, such as the one for a full disk."""
     try:
         yield
     except OSError as error:
-        # `filename` of an OSError made without an errno is None too, but is not printed: such errors stay.
+        # An OSError without an errno has no `filename` either, but would not print it: leave it unchanged.
         if error.filename is None and error.errno is not None:
             error.filename = os.fspath(path)
         raise

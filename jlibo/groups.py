@@ -12,12 +12,12 @@ from jlibo.checks import as_numpy, fail
 def validate_groups(
     argument: str, groups: Sequence[int] | np.ndarray | Array, num_features: int | None = None
 ) -> tuple[int, ...]:
-    """Check that `groups` names a group 0..p-1 for every feature and misses none; answer a static tuple."""
+    """Return `groups` as a static tuple; raise unless it has an id 0..p-1 per feature, without gaps."""
     ids = as_numpy(argument, groups, "group ids")
     if ids.ndim != 1 or ids.size == 0:
-        fail(argument, "a list of one group id a feature", f"shape {list(ids.shape)}")
+        fail(argument, "a list of one group id per feature", f"shape {list(ids.shape)}")
     if ids.dtype.kind not in "iu":
-        fail(argument, "whole numbers, one group id a feature", f"dtype {ids.dtype}")
+        fail(argument, "whole numbers, one group id per feature", f"dtype {ids.dtype}")
     if num_features is not None and ids.size != num_features:
         fail(argument, f"one group id for each of the {num_features} features", f"{ids.size} ids")
     if ids.min() < 0:

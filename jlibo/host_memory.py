@@ -1,27 +1,27 @@
-"""How much memory this process may still use, as the operating system reports it."""
+"""The memory that this process may still use, as reported by the operating system."""
 
 from pathlib import Path
 
 
 class BudgetError(ValueError):
-    """More memory is needed than there is. Raised before it is allocated, where the need can be known."""
+    """More memory is needed than is available. Raised before allocation if the need can be predicted."""
 
 
 UNKNOWN = 4 * 2**30
-"""Assumed where the system does not say."""
+"""Free memory that is assumed if the system does not report it: 4 GiB."""
 
 
 def free_host_memory() -> int:
-    """Return the bytes that are free: of the machine, or of the container's limit if that is less."""
+    """Return the free bytes of the machine, or of the container's limit if that is less."""
     found = [free for free in (_machine_memory(), _group_memory()) if free is not None]
     return min(found, default=UNKNOWN)
 
 
 def in_units(num_bytes: int) -> str:
-    """Return a number of bytes for people, such as 1.5 GiB."""
+    """Return a number of bytes as readable text, such as "1.5 GiB"."""
     for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if num_bytes >= size:
-            whole, rest = divmod(num_bytes, size)  # of any size: no float
+            whole, rest = divmod(num_bytes, size)  # integers, because a float could overflow
             return f"{whole:,}.{rest * 10 // size} {unit}"
     return f"{num_bytes} bytes"
 
@@ -37,7 +37,7 @@ def _machine_memory() -> int | None:
 
 
 def _group_memory(folder: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """Return what is left of the limit of the control group."""
+    """Return the remaining bytes of the control group's limit; None if there is no limit."""
     try:
         limit = (folder / "memory.max").read_text().strip()
         used = int((folder / "memory.current").read_text())

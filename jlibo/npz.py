@@ -1,4 +1,4 @@
-"""Reads `.npz` files of unknown origin: sizes are checked before unpacking, and nothing is unpickled.
+"""Reading of untrusted `.npz` files: sizes are checked before unpacking, and nothing is unpickled.
 
 A deflated member can be a thousand times larger than the file, so the reader first compares three sizes: what
 the zip directory declares, what the shape and dtype in the `.npy` header need, and the limit. Only then is an
@@ -18,7 +18,7 @@ from jlibo.printable import printable
 MAX_RATIO = 100
 """Default limit on unpacked bytes per byte of the file. Results of sweeps have ratios of 1 to 20."""
 ALWAYS_ALLOWED = 256 * 2**20
-"""Unpacked bytes that need no ratio: small files of zeros are harmless."""
+"""Unpacked bytes that are allowed at any ratio: small files of zeros are harmless."""
 MEMORY_SHARE = 0.5
 """Share of the free memory that the arrays of one file may take by default."""
 
@@ -40,8 +40,10 @@ def read_npz(file: IO[bytes], *, max_bytes: int | None = None) -> dict[str, np.n
     - `max_bytes`: limit on the sum of the unpacked arrays. By default 100 times the size of the file (256 MiB
       for small files), and at most half of the free memory.
 
+    **Returns:** a dictionary from names, without `.npy`, to arrays.
+
     **Raises:** `NpzSizeError` if the arrays are larger than the limit, `NpzError` if the file is anything
-    else than a zip of plain `.npy` arrays. Both are raised before memory is allocated for the arrays.
+    other than a zip of plain `.npy` arrays. Both are raised before memory is allocated for the arrays.
     """
     limit = default_limit(_size_of(file)) if max_bytes is None else max_bytes
     try:
@@ -59,7 +61,7 @@ def read_npz(file: IO[bytes], *, max_bytes: int | None = None) -> dict[str, np.n
 
 
 def default_limit(file_size: int) -> int:
-    """Unpacked bytes that a file of this size may have when no limit is given."""
+    """Return the unpacked bytes that a file of this size may have by default."""
     return min(max(ALWAYS_ALLOWED, MAX_RATIO * file_size), int(MEMORY_SHARE * free_host_memory()))
 
 
@@ -74,7 +76,7 @@ def _check_directory(members: list[zipfile.ZipInfo], limit: int) -> None:
     if len(set(names)) != len(names):
         raise NpzError("it has two members of one name")
     for member in members:
-        # zipfile unpacks these two piece by piece; bzip2 and LZMA members are unpacked in one go.
+        # zipfile unpacks these two formats in pieces; bzip2 and LZMA members are unpacked at once.
         if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise NpzError("it is compressed in a way that NumPy does not use")
         if not member.filename.endswith(".npy"):
@@ -85,7 +87,7 @@ def _check_directory(members: list[zipfile.ZipInfo], limit: int) -> None:
 
 
 def _check_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> int:
-    """Return the bytes of one array; raises if its header does not fit the size in the zip directory."""
+    """Return the bytes of one array; raise if its header does not match the size in the zip directory."""
     with archive.open(member) as stream:
         version = np.lib.format.read_magic(stream)
         if version == (1, 0):
@@ -100,14 +102,14 @@ def _check_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> int:
             member.file_size
         ):
             raise NpzError("the shape of an array does not fit its size in the file")
-    # An empty array takes no bytes, but the length of its other axes can be anything.
+    # An empty array takes no bytes, but its other axes can have any length.
     return math.prod(max(1, size) for size in shape) * max(1, dtype.itemsize)
 
 
 def _read(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
     with archive.open(member) as stream:
         array = np.lib.format.read_array(stream, allow_pickle=False)
-        if stream.read(1):  # at the end of the member zipfile compares the checksum
+        if stream.read(1):  # zipfile verifies the checksum at the end of the member
             raise NpzError("an array is longer than its header says")
         return array
 

@@ -1,4 +1,4 @@
-"""Text and values from files and command lines, as one short line that a terminal can print safely."""
+"""Text and values from files and command lines as one short line that is safe to print on a terminal."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,20 +8,22 @@ _MAX_BITS, _MAX_DEPTH, _MAX_ITEMS = 256, 3, 8
 
 
 def printable(text: object, *, max_length: int | None = MAX_LENGTH) -> str:
-    r"""Return `str(text)` with every character that does not print as itself escaped, cut to `max_length`.
+    r"""Return `str(text)` with unprintable characters escaped, cut to `max_length`.
 
-    Control characters, terminal escape sequences, line ends, marks that change the direction of writing and
-    lone surrogates are escaped, for names in a file can hold them. A longer text loses its middle, so that
-    a path keeps its end; `max_length=None` cuts nothing.
+    Names in a file can contain control characters, terminal escape sequences, line ends, marks that change
+    the writing direction and lone surrogates; all are escaped. A longer text is cut in the middle, so a path
+    keeps its end. With `max_length=None` nothing is cut.
 
     ```python
+    from jlibo.printable import printable
+
     printable("iris \x1b[31m")  # 'iris \\x1b[31m'
     ```
     """
     whole = str(text)
     if max_length is None or len(whole) <= max_length:
         escaped = _escaped(whole)
-    else:  # more than is kept at the end, and bounded
+    else:  # escape a bounded part of each end, longer than what is kept
         escaped = f"{_escaped(whole[:max_length])} {_escaped(whole[-max_length:])}"
     if max_length is None or len(escaped) <= max_length:
         return escaped
@@ -34,7 +36,7 @@ def _escaped(text: str) -> str:
 
 
 def described(value: Any) -> str:
-    """Return a short description of a value read from TOML or JSON, however deep or long it is."""
+    """Return a short description of a value read from TOML or JSON, of any depth and length."""
     return "nothing" if value is None else printable(_described(value, 0))
 
 
@@ -42,7 +44,7 @@ def _described(value: Any, depth: int) -> str:
     if isinstance(value, str):
         return f"'{printable(value)}'"
     if isinstance(value, int) and not isinstance(value, bool):
-        # Python refuses to print whole numbers of more than 4,300 digits.
+        # Python raises when it prints an integer of more than 4,300 digits.
         bits = value.bit_length()
         return str(value) if bits <= _MAX_BITS else f"a whole number of {bits} bits"
     if isinstance(value, Mapping | Sequence) and not isinstance(value, bytes):

@@ -1,8 +1,8 @@
-"""Folders and files that nobody but the user could have written: what may be loaded and run.
+"""Private folders and files: only the user can have written them, so their content may be loaded and run.
 
-A folder is private if the user owns it, nobody else may write to it, it is no symbolic link, and nobody else
-can put another in its place. A file is private if the same holds for it. Where the system has no such owners
-(Windows), everything counts as private.
+A folder is private if the user owns it, nobody else may write to it, it is not a symbolic link, and nobody
+else can replace it. The same definition holds for files. On systems without such owners (Windows), everything
+counts as private.
 """
 
 import os
@@ -13,16 +13,16 @@ from jlibo.printable import printable
 
 
 class NotPrivate(Exception):
-    """A folder or file that others could have written; the message names it and says why."""
+    """Others could have written the folder or file. The message names it and the reason."""
 
 
 def make_private_folder(path: Path, *, below: Path) -> None:
-    """Make the folders from `below` down to `path`, for the user alone, and check all that are there.
+    """Create the folders from `below` down to `path` with access for the user only, and check existing ones.
 
-    `below` itself and what is above it belong to the system or the user's set-up: they may be links and
-    readable by all, but others must not be able to replace what is in them.
+    `below` and the folders above it belong to the system or to the user's configuration. They may be links
+    and readable by all, but others must not be able to replace their entries.
 
-    **Raises:** `NotPrivate`, or `OSError` if a folder cannot be made.
+    **Raises:** `NotPrivate`, or `OSError` if a folder cannot be created.
     """
     missing = [folder for folder in (below, *below.parents) if not folder.exists()]
     for folder in reversed(missing):
@@ -39,7 +39,7 @@ def make_private_folder(path: Path, *, below: Path) -> None:
 def check_private_folder(path: Path) -> None:
     """Raise `NotPrivate` unless `path` is a folder of the user that nobody else can write to.
 
-    A folder that others can read is closed to them.
+    If others can read the folder, their access is removed.
     """
     found = path.lstat()
     if stat.S_ISLNK(found.st_mode):
@@ -57,17 +57,19 @@ def check_private_file(path: Path) -> None:
 
 
 def is_own_file(path: Path) -> bool:
-    """Whether `path` is a regular file that the user owns, whoever may write to it."""
+    """Return whether `path` is a regular file that the user owns, regardless of its permissions."""
     found = path.lstat()
     return stat.S_ISREG(found.st_mode) and (not hasattr(os, "geteuid") or found.st_uid == os.geteuid())
 
 
 def read_private_file(path: Path) -> bytes:
-    """The content of a private file. What is checked is what is read, whatever happens to the name.
+    """Return the content of a private file.
+
+    The open file is checked again, so replacing the name in between has no effect.
 
     **Raises:** `NotPrivate`, or `OSError` if it cannot be read.
     """
-    # A link is not followed, and a pipe is not waited for.
+    # Do not follow a link, and do not block on a pipe.
     flags = os.O_RDONLY | getattr(os, "O_BINARY", 0)
     flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     check_private_file(path)
@@ -95,15 +97,15 @@ def _check_owner_and_mode(path: Path, found: os.stat_result) -> None:
 
 
 def _check_above(folder: Path) -> None:
-    """Nobody else may be able to rename what is in `folder` or above it."""
+    """Raise `NotPrivate` if others can rename entries of `folder` or of a folder above it."""
     if not hasattr(os, "geteuid"):
         return
     for place in (folder, *folder.parents):
         found = place.stat()
         if found.st_uid not in (0, os.geteuid()):
             raise NotPrivate(f"'{printable(place)}' belongs to another user (uid {found.st_uid})")
-        # In a folder with the sticky bit, as /tmp, one can rename one's own entries alone. A user's own group
-        # is the user.
+        # In a folder with the sticky bit, such as /tmp, users can rename only their own entries. The user's
+        # own group counts as the user.
         writable = 0o002 if found.st_gid == os.getegid() else 0o022
         if stat.S_IMODE(found.st_mode) & writable and not found.st_mode & stat.S_ISVTX:
             mode = stat.S_IMODE(found.st_mode)

@@ -1,6 +1,6 @@
-"""Ctrl-C while the command line is still importing: one line, and exit code 130.
+"""Handling of Ctrl-C while the command line is importing: print one line and exit with code 130.
 
-The package imports this module first. In a process that is not the command line nothing is changed.
+The package imports this module first. In a process that is not the command line it changes nothing.
 """
 
 import os
@@ -13,7 +13,7 @@ _STOPPED = b"jlibo: stopped.\n"
 
 
 def _is_command_line() -> bool:
-    """Whether this process is `jlibo ...` or `python -m jlibo.cli ...`."""
+    """Return whether this process is `jlibo ...` or `python -m jlibo.cli ...`."""
     words = sys.orig_argv[1:]
     for place, word in enumerate(words):
         if word == "-m":
@@ -24,8 +24,8 @@ def _is_command_line() -> bool:
 
 
 def _stop(*_) -> None:
-    # Nothing has begun that would have to be put away. An exception would pass through the modules that are
-    # being imported, some of which catch it.
+    # Nothing needs cleaning up yet. An exception would pass through the modules being imported, some of which
+    # catch it.
     try:
         os.write(2, _STOPPED)
     finally:
@@ -33,7 +33,7 @@ def _stop(*_) -> None:
 
 
 def imported() -> None:
-    """From here on Ctrl-C raises `KeyboardInterrupt` again."""
+    """Restore the default handler after the imports: Ctrl-C raises `KeyboardInterrupt` again."""
     if signal.getsignal(signal.SIGINT) is _stop:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

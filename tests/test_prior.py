@@ -130,7 +130,7 @@ def test_dtype_is_that_of_the_arrays(dtype):
         (lambda: support_prior([True], [0, 1, 1]), r"`support` should be an array of shape \[2\]"),
         (lambda: support_prior([1, 0], [0, 1, 1]), "`support` should be an array of booleans"),
         (lambda: support_prior([True, True], [0, 2]), "`groups` .*no feature of group 1"),
-        (lambda: full_prior([]), "`groups` should be a list of one group id a feature"),
+        (lambda: full_prior([]), "`groups` should be a list of one group id per feature"),
         (lambda: full_prior([0.5]), "`groups` should be whole numbers"),
         (lambda: jax.jit(lambda c: Prior(jnp.zeros(2), c))(jnp.ones(3)), "`covariance` .*shape"),
     ],

@@ -1,4 +1,4 @@
-"""Feature maps and their groups: what the base kernels are, and where they are bounded.
+"""Feature maps and their groups: the base kernels and their domains.
 
 | here | paper |
 |---|---|

@@ -1,4 +1,4 @@
-"""What every feature map is: a box, grouped features, and one front door that refuses points off the box.
+"""The contract of feature maps: a box, grouped features, and a checked call that rejects points off the box.
 
 | here | paper |
 |---|---|
@@ -23,30 +23,61 @@ from jlibo.checks import as_numpy, check_finite, fail, is_concrete
 
 
 class AbstractFeatures(eqx.Module):
-    """A feature map on a box, its features split into groups, one group a base kernel.
+    """A feature map on a box. Its features are split into groups, one group per base kernel.
 
-    A subclass says what the features of one point are (`evaluate`); the checks and the batching are here.
-    All but arrays is static, so a map is an argument of `jit` and two equal maps share one compilation.
+    A subclass declares the box, the groups and their names, and implements `evaluate` for one point. Checks
+    and batching are inherited. All fields but arrays are static, so a map can be an argument of `jit`, and
+    equal maps share one compilation.
+
+    ```python
+    import jax.numpy as jnp
+    import jlibo
+
+    class Sines(jlibo.AbstractFeatures):
+        lower = (0.0,)
+        upper = (1.0,)
+        groups = (0, 1)
+        names = ("slow", "fast")
+        free_groups = ()
+
+        def evaluate(self, point):
+            return jnp.sin(jnp.array([1.0, 10.0], point.dtype) * point)
+
+    print(Sines()(jnp.zeros((5, 1))).shape)  # (5, 2)
+    ```
     """
 
     lower: eqx.AbstractVar[tuple[float, ...]]
+    """Lower end of the box, one number per dimension."""
     upper: eqx.AbstractVar[tuple[float, ...]]
+    """Upper end of the box, one number per dimension."""
     groups: eqx.AbstractVar[tuple[int, ...]]
+    """Group of each feature, 0 to p - 1 without gaps."""
     names: eqx.AbstractVar[tuple[str, ...]]
+    """Name of each group."""
     free_groups: eqx.AbstractVar[tuple[int, ...]]
-    """Groups that are always in use and never penalised, such as a constant; most maps have none."""
+    """Groups that are always in the support and never penalised, such as a constant; most maps have none."""
 
     @abc.abstractmethod
     def evaluate(self, point: Float[Array, " dim"]) -> Float[Array, " features"]:
-        """The features of one point of the box, in the dtype of the point, without any check."""
+        """Return the features of one point of the box, in the dtype of the point, without checks."""
 
     @final
     def __call__(self, points: Float[Array, "*batch dim"]) -> Float[Array, "*batch features"]:
-        """The features of points of any batch shape, in the dtype of the points (integers: default float).
+        """Return the features of points of any batch shape.
 
-        Round-off past an edge of the box is forgiven: such a point is moved onto the edge. A point further
-        out, or not finite, is an error when its value is known; inside `jit`, `vmap` or `grad` its features
-        and their gradient are NaN, so a bad point is seen there too and never extrapolated.
+        A point outside the box by no more than round-off is moved onto the edge.
+
+        **Arguments:**
+
+        - `points`: array of shape `[..., dim]`.
+
+        **Returns:** an array of shape `[..., num_features]` in the dtype of the points; in the default float
+        dtype for integers.
+
+        **Raises:** `ValueError` if the shape or dtype is wrong, or if a point whose value is known is outside
+        the box or not finite. Inside `jit`, `vmap` or `grad` the features of such a point and their gradient
+        are NaN; they are never extrapolated.
         """
         if not isinstance(points, jax.Array | np.ndarray):
             points = jnp.asarray(points)
@@ -67,7 +98,7 @@ class AbstractFeatures(eqx.Module):
 
     @property
     def num_features(self) -> int:
-        """The number of features of all groups together."""
+        """The number of features over all groups."""
         return len(self.groups)
 
     @property
@@ -77,24 +108,24 @@ class AbstractFeatures(eqx.Module):
 
     @property
     def group_ids(self) -> Int[Array, " features"]:
-        """The group of every feature, as an array."""
+        """The group of each feature, as an array."""
         return jnp.asarray(self.groups, jnp.int32)
 
     @property
     def group_sizes(self) -> tuple[int, ...]:
-        """The number of features of every group."""
+        """The number of features of each group."""
         return tuple(int(size) for size in np.bincount(self.groups, minlength=self.num_groups))
 
     def _evaluate_or_nan(self, point: Float[Array, " dim"]) -> Float[Array, " features"]:
         low, high, least, most = self._limits(point.dtype)
         inside = jnp.all((point >= least) & (point <= most))
-        # A factor and not a `where` of the features: it leaves values and gradients inside as they are, and
-        # makes the gradient outside NaN too, where a `where` would answer with a silent zero.
+        # Multiply instead of selecting: values and gradients inside the box do not change, and the gradient
+        # outside is NaN. A `where` on the features would give a gradient of zero there.
         poison = jnp.where(inside, jnp.ones((), point.dtype), jnp.full((), jnp.nan, point.dtype))
         return self.evaluate(clip_keeping_gradient(point, low, high)) * poison
 
     def _limits(self, dtype: Any) -> tuple[np.ndarray, ...]:
-        """The box in `dtype`, and the box widened by what rounding a point to `dtype` may have moved it."""
+        """Return the box in `dtype`, and the box widened by the rounding error of a point in `dtype`."""
         low, high = np.asarray(self.lower), np.asarray(self.upper)
         largest = np.maximum(high - low, np.maximum(np.abs(low), np.abs(high)))
         slack = 8 * float(jnp.finfo(dtype).eps) * largest
@@ -123,8 +154,8 @@ class AbstractFeatures(eqx.Module):
 def _evaluate_batch(
     features: AbstractFeatures, points: Float[Array, "*batch dim"]
 ) -> Float[Array, "*batch features"]:
-    # Compiled whole: outside of `jit` every small operation would be compiled apart, which takes seconds.
-    # One `vmap` an axis, not one over a flattened batch, leaves a sharding of the batch as it is.
+    # Jitted, because outside of `jit` each small operation is compiled separately, which takes seconds. One
+    # `vmap` per axis, instead of one over a flattened batch, preserves the sharding of the batch.
     evaluate = features._evaluate_or_nan
     for _ in range(points.ndim - 1):
         evaluate = jax.vmap(evaluate)
@@ -132,14 +163,17 @@ def _evaluate_batch(
 
 
 def clip_keeping_gradient(values: Float[Array, "..."], low: Any, high: Any) -> Float[Array, "..."]:
-    """Undo round-off past the edges, with gradient 1 everywhere (`clip` answers 1/2 or 0 on the edges)."""
+    """Return `values` clipped, with gradient 1 everywhere (that of `clip` is 1/2 or 0 on the edges)."""
     return values + jax.lax.stop_gradient(jnp.clip(values, low, high) - values)
 
 
 def make_box(
     lower: float | Sequence[float], upper: float | Sequence[float], dim: int | None
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Check the two ends of a box, and repeat a single number over `dim` (None: as many as the other end)."""
+    """Check the ends of a box and return them as tuples of `dim` numbers.
+
+    A single number is repeated. If `dim` is None, it is the length of the longer end.
+    """
     ends = {}
     for argument, value in (("lower", lower), ("upper", upper)):
         numbers = as_numpy(argument, value, "numbers")

@@ -1,4 +1,4 @@
-"""Points of a map's box, and the bound k_j(x, x) <= 1 that the theory asks of every base kernel.
+"""Points in the box of a map, and the bound k_j(x, x) <= 1 that the theory requires of each base kernel.
 
 | here | paper |
 |---|---|
@@ -21,7 +21,24 @@ from jlibo.features.combine import Scaled
 
 
 def box_grid(features: AbstractFeatures, num_per_dim: int | Sequence[int]) -> Float[Array, "points dim"]:
-    """An even grid over the box with both ends, last coordinate fastest; one count, or one a dimension."""
+    """Return an even grid over the box, ends included, with the last coordinate varying fastest.
+
+    **Arguments:**
+
+    - `features`: the map whose box is used.
+    - `num_per_dim`: points per dimension, at least 2; one count for all, or one per dimension.
+
+    **Returns:** an array of shape `[points, dim]`.
+
+    **Raises:** `ValueError` for an invalid count or a wrong number of counts.
+
+    ```python
+    import jlibo
+
+    print(jlibo.box_grid(jlibo.Cosine(50), 1000).shape)  # (1000, 1)
+    print(jlibo.box_grid(jlibo.Cosine(50, dim=2), 40).shape)  # (1600, 2)
+    ```
+    """
     single = isinstance(num_per_dim, int)
     counts = (num_per_dim,) * features.dim if single else tuple(num_per_dim)
     for count in counts:
@@ -36,7 +53,24 @@ def box_grid(features: AbstractFeatures, num_per_dim: int | Sequence[int]) -> Fl
 def sample_box(
     features: AbstractFeatures, num_points: int, *, key: PRNGKeyArray
 ) -> Float[Array, "points dim"]:
-    """Points drawn uniformly from the box."""
+    """Return points drawn uniformly from the box.
+
+    **Arguments:**
+
+    - `features`: the map whose box is used.
+    - `num_points`: number of points, at least 1.
+
+    **Returns:** an array of shape `[num_points, dim]`.
+
+    **Raises:** `ValueError` if `num_points` is not a whole number >= 1.
+
+    ```python
+    import jax
+    import jlibo
+
+    print(jlibo.sample_box(jlibo.Cosine(50, dim=2), 10, key=jax.random.key(0)).shape)  # (10, 2)
+    ```
+    """
     check_count("num_points", num_points)
     dtype = jnp.result_type(float)
     low, high = np.asarray(features.lower), np.asarray(features.upper)
@@ -50,7 +84,26 @@ def sample_box(
 def max_kernel_diagonal(
     features: AbstractFeatures, *, num_points: int = 4096, key: PRNGKeyArray
 ) -> Float[Array, " groups"]:
-    """The largest k_j(x, x) over a uniform sample of the box and, up to 10 dimensions, its corners."""
+    """Return, for each group, the largest k_j(x, x) over a uniform sample of the box.
+
+    In up to 10 dimensions the corners of the box are added to the sample.
+
+    **Arguments:**
+
+    - `features`: the map.
+    - `num_points`: size of the sample, at least 1.
+
+    **Returns:** an array of shape `[num_groups]`.
+
+    **Raises:** `ValueError` if `num_points` is not a whole number >= 1.
+
+    ```python
+    import jax
+    import jlibo
+
+    print(jlibo.max_kernel_diagonal(jlibo.Cosine(3), key=jax.random.key(0)))  # 1, 1, 1
+    ```
+    """
     points = sample_box(features, num_points, key=key)
     if features.dim <= 10:
         corners = list(itertools.product(*zip(features.lower, features.upper, strict=True)))
@@ -59,7 +112,23 @@ def max_kernel_diagonal(
 
 
 def check_bounded(features: AbstractFeatures, *, num_points: int = 4096, key: PRNGKeyArray) -> None:
-    """Raise if a group breaks k_j(x, x) <= 1 on the sample of `max_kernel_diagonal`, round-off aside."""
+    """Raise if a group violates k_j(x, x) <= 1 on the sample of `max_kernel_diagonal`, up to round-off.
+
+    Under `jit` the values are not known and nothing is checked.
+
+    **Arguments:**
+
+    - `features`, `num_points`, `key`: as in `max_kernel_diagonal`.
+
+    **Raises:** `ValueError` that names the groups. `normalise` scales them down.
+
+    ```python
+    import jax
+    import jlibo
+
+    jlibo.check_bounded(jlibo.Legendre(10), key=jax.random.key(0))
+    ```
+    """
     diagonal = max_kernel_diagonal(features, num_points=num_points, key=key)
     if not is_concrete(diagonal):
         return
@@ -76,10 +145,27 @@ def check_bounded(features: AbstractFeatures, *, num_points: int = 4096, key: PR
 
 
 def normalise(features: AbstractFeatures, *, num_points: int = 4096, key: PRNGKeyArray) -> Scaled:
-    """Scale down to 1 the groups that break k_j(x, x) <= 1 on the sample of `max_kernel_diagonal`.
+    """Return the map with every group scaled to k_j(x, x) <= 1 on the sample of `max_kernel_diagonal`.
 
-    Other groups keep their scale. A maximum between the sampled points is not seen: take more points for a
-    map with narrow peaks.
+    Groups that satisfy the bound keep their scale. A maximum between sampled points is missed: use more
+    points for a map with narrow peaks.
+
+    **Arguments:**
+
+    - `features`, `num_points`, `key`: as in `max_kernel_diagonal`.
+
+    **Returns:** a `Scaled` map.
+
+    **Raises:** `ValueError` if a feature is not finite on the sample.
+
+    ```python
+    import jax
+    import jlibo
+
+    steep = jlibo.FunctionFeatures(lambda x: 3 * x, groups=[0], lower=0.0, upper=1.0)
+    features = jlibo.normalise(steep, key=jax.random.key(0))
+    jlibo.check_bounded(features, key=jax.random.key(1))
+    ```
     """
     diagonal = max_kernel_diagonal(features, num_points=num_points, key=key)
     check_finite("features", diagonal)
@@ -88,13 +174,13 @@ def normalise(features: AbstractFeatures, *, num_points: int = 4096, key: PRNGKe
 
 
 def _slack(dtype) -> float:
-    """What round-off may add to a diagonal of 1: sums of squares of a few hundred recurrence steps."""
+    """Return the round-off allowed on a diagonal of 1: squares after a few hundred recurrence steps."""
     return float(np.sqrt(jnp.finfo(dtype).eps))
 
 
 @eqx.filter_jit
 def _max_diagonal(features: AbstractFeatures, points: Float[Array, "points dim"]) -> Float[Array, " groups"]:
-    # In batches, keeping the largest: all points at once would hold [points, features].
+    # In batches, because all points at once would need an array [points, features].
     batch = 256
     missing = -points.shape[0] % batch
     padded = jnp.concatenate([points, jnp.broadcast_to(points[:1], (missing, features.dim))])

@@ -1,4 +1,4 @@
-"""Feature maps made of others, or of a user's own function.
+"""Feature maps built from other maps or from a user's function.
 
 | here | paper |
 |---|---|
@@ -24,7 +24,21 @@ from jlibo.groups import validate_groups
 
 @final
 class Concatenate(AbstractFeatures):
-    """The features of several maps on one box, side by side; groups are numbered on from map to map."""
+    """The features of several maps on one box, concatenated. Group ids continue from map to map.
+
+    **Arguments:**
+
+    - `maps`: one or more feature maps with the same box.
+
+    **Raises:** `ValueError` if there is no map, or if the boxes differ.
+
+    ```python
+    import jlibo
+
+    features = jlibo.Concatenate(jlibo.Cosine(10), jlibo.Fourier(5))
+    print(features.num_groups, features.num_features)  # 15 20
+    ```
+    """
 
     maps: tuple[AbstractFeatures, ...]
 
@@ -75,7 +89,22 @@ class Concatenate(AbstractFeatures):
 
 @final
 class Scaled(AbstractFeatures):
-    """The features of a map, those of group j multiplied by `scales[j]`."""
+    """The features of a map, with those of group j multiplied by `scales[j]`.
+
+    **Arguments:**
+
+    - `features`: the map.
+    - `scales`: one finite number per group.
+
+    **Raises:** `ValueError` if `scales` has the wrong shape or is not finite.
+
+    ```python
+    import jlibo
+
+    features = jlibo.Scaled(jlibo.Cosine(3), [1.0, 0.5, 0.25])
+    print(features([0.0]))  # 1, 0.5, 0.25
+    ```
+    """
 
     features: AbstractFeatures
     scales: Float[Array, " groups"]
@@ -114,9 +143,23 @@ class Scaled(AbstractFeatures):
 
 @final
 class Unpenalised(AbstractFeatures):
-    """The features of a map, some of whose groups are always in use: a constant, or what is known to matter.
+    """The features of a map, with some groups always in the support, such as a constant.
 
-    The group lasso does not shrink them and no threshold drops them; priors give each the weight one.
+    The group lasso does not shrink these groups and no threshold drops them. Priors give each the weight one.
+
+    **Arguments:**
+
+    - `features`: the map.
+    - `names`: names of the groups, a list or a single name. At least one group must stay penalised.
+
+    **Raises:** `ValueError` for an unknown name, or if no group is left to select from.
+
+    ```python
+    import jlibo
+
+    features = jlibo.Unpenalised(jlibo.Fourier(5, constant=True), ["constant"])
+    print(features.free_groups)  # (0,)
+    ```
     """
 
     features: AbstractFeatures
@@ -158,11 +201,35 @@ class Unpenalised(AbstractFeatures):
 
 @final
 class FunctionFeatures(AbstractFeatures):
-    """A user's own jittable `fn(point[dim]) -> [features]`, with the group of each feature.
+    """A feature map given by a jittable function of one point, with the group of each feature.
 
-    `fn` may be a plain function, or a callable pytree (an `eqx.Module`, say a network) whose arrays are then
-    arrays of the map: they can be trained, and changing them does not compile anew. Its features are
-    bounded only if `fn` sees to it: ask `check_bounded`, or wrap the map by `normalise`.
+    The map does not bound the features: check them with `check_bounded`, or scale them with `normalise`.
+
+    **Arguments:**
+
+    - `fn`: maps a point `[dim]` to an array `[features]`. A plain function, or a callable pytree such as an
+      `eqx.Module`. The arrays of a pytree are arrays of the map: they can be trained, and changing them does
+      not recompile.
+    - `groups`: the group of each feature, 0 to p - 1 without gaps.
+    - `lower`, `upper`: the box; a number, or one number per dimension.
+    - `names`: one name per group; by default "group 0", "group 1", ...
+
+    **Raises:** `ValueError` if an argument is invalid, if the output of `fn` does not have one feature per
+    entry of `groups`, or if `fn` is not hashable.
+
+    ```python
+    import jax.numpy as jnp
+    import jlibo
+
+    features = jlibo.FunctionFeatures(
+        lambda x: jnp.stack([x[0], x[1], x[0] * x[1]]),
+        groups=[0, 0, 1],
+        lower=(0.0, 0.0),
+        upper=(1.0, 1.0),
+        names=["linear", "interaction"],
+    )
+    print(features([0.5, 0.5]))  # 0.5, 0.5, 0.25
+    ```
     """
 
     free_groups: ClassVar[tuple[int, ...]] = ()
@@ -190,12 +257,13 @@ class FunctionFeatures(AbstractFeatures):
         num_groups = max(self.groups) + 1
         names = [f"group {j}" for j in range(num_groups)] if names is None else names
         if isinstance(names, str) or not all(isinstance(name, str) for name in names):
-            fail("names", "a list of strings, one a group", repr(names))
+            fail("names", "a list of strings, one per group", repr(names))
         if len(names) != num_groups:
             fail("names", f"one name for each of the {num_groups} groups", f"{len(names)} names")
         self.names = tuple(names)
         _check_output(fn, len(self.lower), len(self.groups))
-        # Split by hand, because a function is no `jit` argument, and an array is nothing to hash.
+        # Split into arrays and static leaves: a function is not a valid `jit` argument, and arrays have no
+        # hash.
         leaves, self.structure = jax.tree.flatten(fn)
         is_array = [isinstance(leaf, jax.Array | np.ndarray) for leaf in leaves]
         self.arrays = tuple(leaf if yes else None for leaf, yes in zip(leaves, is_array, strict=True))

@@ -1,6 +1,6 @@
 """Enumerations of frequency and degree vectors, in the order in which the maps number their features.
 
-All are lazy and walk no dead branch, so the first fifty of six dimensions cost fifty steps.
+All are lazy and visit only vectors that they yield, so the first fifty in six dimensions cost fifty steps.
 """
 
 import itertools
@@ -14,7 +14,7 @@ IndexVector = tuple[int, ...]
 def first_indices(
     count: int, dim: int, *, least: int, most: int | None = None, argument: str = "num_features"
 ) -> tuple[IndexVector, ...]:
-    """The first `count` vectors with entries least..most, ordered by their sum, then lexicographically."""
+    """Return the first `count` vectors with entries least..most, by their sum, then lexicographically."""
     if most is not None and count > (most - least + 1) ** dim:
         fail(argument, f"at most {(most - least + 1) ** dim}, all there are with entries <= {most}", count)
     totals = itertools.count(dim * least)
@@ -23,17 +23,19 @@ def first_indices(
 
 
 def first_half_space(count: int, dim: int) -> tuple[IndexVector, ...]:
-    """The first `count` non-zero integer vectors whose first non-zero entry is positive, ordered by the sum
-    of absolute values, then lexicographically. Of k and -k exactly one is listed."""
+    """Return the first `count` nonzero integer vectors whose first nonzero entry is positive.
+
+    Ordered by the sum of absolute values, then lexicographically. Exactly one of k and -k is listed.
+    """
     vectors = (v for total in itertools.count(1) for v in _half_space(total, dim))
     return tuple(itertools.islice(vectors, count))
 
 
 def monomial_powers(dim: int, degree: int, max_interaction: int, *, by_variables: bool) -> list[IndexVector]:
-    """Exponents of all monomials of total degree 1..degree in at most `max_interaction` variables.
+    """Return the exponents of all monomials of total degree 1..degree in at most `max_interaction` variables.
 
-    Ordered x1, x2, x1^2, x1 x2, x2^2, ...: by degree, then x1 before x2. With `by_variables`, those in
-    the same set of variables stand together: the main effects first, then the pairs.
+    The order is x1, x2, x1^2, x1 x2, x2^2, ...: by degree, then x1 before x2. With `by_variables`, monomials
+    in the same set of variables are adjacent: main effects first, then pairs.
     """
     powers = []
     for num_variables in range(1, min(max_interaction, degree, dim) + 1):
@@ -54,7 +56,7 @@ def _degree_order(power: IndexVector) -> tuple[int, ...]:
 
 
 def _compositions(total: int, dim: int, least: int, most: int | None) -> Iterator[IndexVector]:
-    """Vectors with entries least..most that sum to `total`, lexicographically."""
+    """Yield the vectors with entries least..most that sum to `total`, in lexicographic order."""
     if most is not None and total > dim * most:
         return
     if dim == 1:
@@ -69,6 +71,7 @@ def _compositions(total: int, dim: int, least: int, most: int | None) -> Iterato
 
 
 def _half_space(total: int, dim: int) -> Iterator[IndexVector]:
+    """Yield the vectors of `_signed` whose first nonzero entry is positive."""
     if dim == 1:
         yield (total,)
         return
@@ -79,7 +82,7 @@ def _half_space(total: int, dim: int) -> Iterator[IndexVector]:
 
 
 def _signed(total: int, dim: int) -> Iterator[IndexVector]:
-    """Integer vectors whose absolute values sum to `total`, lexicographically."""
+    """Yield the integer vectors whose absolute values sum to `total`, in lexicographic order."""
     if dim == 1:
         yield from ((-total,), (total,)) if total else ((0,),)
         return

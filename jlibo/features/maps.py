@@ -1,7 +1,7 @@
 """The built-in feature maps: cosines, Legendre polynomials, Fourier pairs, monomials.
 
-Each works on the point scaled to the unit box, [0, 1] or [-1, 1] in every coordinate, and is bounded there:
-k_j(x, x) <= 1. In the names of the groups, x1, x2, ... are these scaled coordinates.
+Each scales the point to [0, 1] or [-1, 1] in every coordinate and is bounded there: k_j(x, x) <= 1. In the
+names of the groups, x1, x2, ... are these scaled coordinates.
 
 | here | paper |
 |---|---|
@@ -29,11 +29,27 @@ Bound = float | Sequence[float]
 
 @final
 class Cosine(AbstractFeatures):
-    """Products of cos(i_k pi u_k), u the point scaled to [0, 1]: one feature a group.
+    """Products of `cos(i_k pi u_k)`, where u is the point scaled to [0, 1]; one feature per group.
 
-    Frequency vectors (i_1, ..., i_dim) are taken in the order of their sum, then lexicographically. Entries
-    start at 1, or at 0 with `constant=True`, which lets in the constant and the main effects; they end at
-    `max_frequency` if it is given.
+    Frequency vectors `(i_1, ..., i_dim)` are ordered by their sum, then lexicographically.
+
+    **Arguments:**
+
+    - `num_features`: number of features.
+    - `dim`: number of coordinates of a point.
+    - `lower`, `upper`: the box; a number, or one number per dimension.
+    - `constant`: start frequencies at 0 instead of 1, which includes the constant and the main effects.
+    - `max_frequency`: the largest entry of a frequency vector; unlimited by default.
+
+    **Raises:** `ValueError` for an invalid argument, or if there are fewer than `num_features` frequency
+    vectors up to `max_frequency`.
+
+    ```python
+    import jlibo
+
+    features = jlibo.Cosine(50)
+    print(features([[0.0], [0.5]]).shape)  # (2, 50)
+    ```
     """
 
     free_groups: ClassVar[tuple[int, ...]] = ()
@@ -68,7 +84,24 @@ class Cosine(AbstractFeatures):
         upper: Bound = 1.0,
         constant: bool = False,
     ) -> "Cosine":
-        """All products of frequencies 1..num_frequencies (from 0 with `constant`), in the same order."""
+        """Return the map of all products of the frequencies 1 to `num_frequencies`, in the same order.
+
+        **Arguments:**
+
+        - `num_frequencies`: the largest frequency; `num_frequencies ** dim` features.
+        - `dim`, `lower`, `upper`: as in `Cosine`.
+        - `constant`: start frequencies at 0; `(num_frequencies + 1) ** dim` features.
+
+        **Returns:** a `Cosine` map.
+
+        **Raises:** `ValueError` for an invalid argument.
+
+        ```python
+        import jlibo
+
+        print(jlibo.Cosine.grid(10, dim=2).num_features)  # 100
+        ```
+        """
         check_count("num_frequencies", num_frequencies)
         check_count("dim", dim)
         count = (num_frequencies + bool(constant)) ** dim
@@ -93,9 +126,24 @@ class Cosine(AbstractFeatures):
 
 @final
 class Legendre(AbstractFeatures):
-    """Products of Legendre polynomials P_i of the point scaled to [-1, 1]: one feature a group.
+    """Products of Legendre polynomials P_i of the point scaled to [-1, 1]; one feature per group.
 
-    Degrees start at 1, or at 0 with `constant=True`, in the order of `Cosine`'s frequencies. |P_i| <= 1.
+    The polynomials satisfy `|P_i| <= 1`. Degree vectors are ordered as the frequencies of `Cosine`.
+
+    **Arguments:**
+
+    - `num_features`: number of features.
+    - `dim`: number of coordinates of a point.
+    - `lower`, `upper`: the box; a number, or one number per dimension.
+    - `constant`: start degrees at 0 instead of 1.
+
+    **Raises:** `ValueError` for an invalid argument.
+
+    ```python
+    import jlibo
+
+    print(jlibo.Legendre(3)([1.0]))  # 1, 1, 1
+    ```
     """
 
     free_groups: ClassVar[tuple[int, ...]] = ()
@@ -136,10 +184,26 @@ class Legendre(AbstractFeatures):
 
 @final
 class Fourier(AbstractFeatures):
-    """Pairs cos(2 pi k.u), sin(2 pi k.u), u the point scaled to [0, 1]: a group a frequency vector k.
+    """Pairs `cos(2 pi k.u)`, `sin(2 pi k.u)`, where u is the point scaled to [0, 1].
 
-    Of k and -k one is taken, in the order of sum |k_i|, then lexicographically. Each group has two features
-    and k_j(x, x) = 1. `constant=True` puts a group of one feature, the constant, in front.
+    Each frequency vector k is a group of two features with `k_j(x, x) = 1`. Of k and -k only one is used. The
+    order is by `sum |k_i|`, then lexicographic.
+
+    **Arguments:**
+
+    - `num_frequencies`: number of frequency vectors.
+    - `dim`: number of coordinates of a point.
+    - `lower`, `upper`: the box; a number, or one number per dimension.
+    - `constant`: add the constant as first group, with one feature.
+
+    **Raises:** `ValueError` for an invalid argument.
+
+    ```python
+    import jlibo
+
+    features = jlibo.Fourier(5, constant=True)
+    print(features.group_sizes)  # (1, 2, 2, 2, 2, 2)
+    ```
     """
 
     free_groups: ClassVar[tuple[int, ...]] = ()
@@ -176,7 +240,7 @@ class Fourier(AbstractFeatures):
 
     def evaluate(self, point: Float[Array, " dim"]) -> Float[Array, " features"]:
         unit = _to_unit(point, self.lower, self.upper)
-        # A sum and not a matrix product: accelerators may do the latter in fewer bits than the point has.
+        # A sum instead of a matrix product: accelerators may compute products in reduced precision.
         turns = jnp.sum(jnp.asarray(self.frequencies, point.dtype) * unit[None, :], axis=-1)
         angles = 2 * math.pi * turns
         pairs = jnp.stack([jnp.cos(angles), jnp.sin(angles)], axis=-1).reshape(-1)
@@ -187,9 +251,25 @@ class Fourier(AbstractFeatures):
 class Polynomial(AbstractFeatures):
     """Monomials of the coordinates scaled to [-1, 1], of total degree at most `degree`.
 
-    `max_interaction` limits how many different variables meet in one monomial. `group_by="monomial"` makes
-    each monomial a base kernel; `"variables"` makes one of all monomials in the same set of variables, scaled
-    by 1 / sqrt(its size) to keep k_j(x, x) <= 1, so that selecting kernels is selecting interactions.
+    **Arguments:**
+
+    - `degree`: the largest total degree.
+    - `dim`: number of coordinates of a point.
+    - `lower`, `upper`: the box; a number, or one number per dimension.
+    - `constant`: add the constant as first group.
+    - `max_interaction`: maximum number of different variables in a monomial; unlimited by default.
+    - `group_by`: with `"monomial"` each monomial is a base kernel. With `"variables"` all monomials in the
+      same set of variables are one base kernel, scaled by `1 / sqrt(size)` to keep `k_j(x, x) <= 1`.
+      Selecting kernels then selects interactions.
+
+    **Raises:** `ValueError` for an invalid argument.
+
+    ```python
+    import jlibo
+
+    features = jlibo.Polynomial(2, dim=2, group_by="variables")
+    print(features.names)  # ('x1', 'x2', 'x1 x x2')
+    ```
     """
 
     free_groups: ClassVar[tuple[int, ...]] = ()
@@ -240,7 +320,7 @@ class Polynomial(AbstractFeatures):
 
     def evaluate(self, point: Float[Array, " dim"]) -> Float[Array, " features"]:
         centred = _to_centred(point, self.lower, self.upper)
-        # Repeated products and not `**`: the gradient of a power with a traced exponent is NaN at zero.
+        # Repeated products instead of `**`: the gradient of a power with a traced exponent is NaN at zero.
         rows = [jnp.ones_like(centred)]
         for _ in range(_largest(self.powers)):
             rows.append(rows[-1] * centred)
@@ -250,16 +330,16 @@ class Polynomial(AbstractFeatures):
 
 
 def _to_unit(point: Array, lower: tuple[float, ...], upper: tuple[float, ...]) -> Array:
-    """The box to [0, 1]. The width is taken in float64: a box far from zero does not collapse in float32."""
+    """Map the box to [0, 1]. The width is computed in float64, so a box far from zero keeps it in float32."""
     low, width = np.asarray(lower), np.asarray(upper) - np.asarray(lower)
     scaled = (point - low.astype(point.dtype)) / width.astype(point.dtype)
     return clip_keeping_gradient(scaled, 0.0, 1.0)
 
 
 def _to_centred(point: Array, lower: tuple[float, ...], upper: tuple[float, ...]) -> Array:
-    """The box to [-1, 1], about its centre: [-1, 1] itself stays exact.
+    """Map the box to [-1, 1] relative to its centre, which is exact for the box [-1, 1].
 
-    The clip matters: a P_200 taken one float32 step past 1 is off by 2e-3, and off by more than its bound.
+    The clip is necessary: P_200 evaluated one float32 step past 1 has an error of 2e-3 and exceeds its bound.
     """
     half = np.asarray(upper) / 2 - np.asarray(lower) / 2
     centre = np.asarray(lower) + half
@@ -270,7 +350,7 @@ def _to_centred(point: Array, lower: tuple[float, ...], upper: tuple[float, ...]
 def _products(
     table: Float[Array, "orders dim"], indices: tuple[IndexVector, ...]
 ) -> Float[Array, " features"]:
-    """Feature f is the product over k of table[indices[f][k], k]: each 1-d function is computed once."""
+    """Return the features `prod_k table[indices[f][k], k]`; each 1-d function is computed once."""
     orders = np.asarray(indices, np.int32)
     result = table.at[orders[:, 0], 0].get(mode="promise_in_bounds")
     for k in range(1, orders.shape[1]):
@@ -279,9 +359,9 @@ def _products(
 
 
 def _legendre_table(centred: Float[Array, " dim"], degree: int) -> Float[Array, "orders dim"]:
-    """P_0..P_degree by (n + 1) P_{n+1} = (2n + 1) x P_n - n P_{n-1}, stable on [-1, 1].
+    """Return P_0..P_degree by (n + 1) P_{n+1} = (2n + 1) x P_n - n P_{n-1}, which is stable on [-1, 1].
 
-    A scan, so that the traced program is the same size for any degree.
+    Uses a scan, so the traced program has the same size for any degree.
     """
     one = jnp.ones_like(centred)
     if degree == 0:

@@ -1,4 +1,4 @@
-"""Base bandits: one file a policy, one small interface."""
+"""Base bandits: one file per policy, one interface."""
 
 from jlibo.policies.base import AbstractPolicy, choose
 from jlibo.policies.box import BoxMaximum, maximise

@@ -1,5 +1,7 @@
 """Maximise a policy's scores over a continuous box: multi-start projected gradient ascent."""
 
+from typing import final
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -14,12 +16,16 @@ from jlibo.features.base import clip_keeping_gradient
 from jlibo.policies.base import AbstractPolicy
 
 
+@final
 class BoxMaximum(eqx.Module):
-    """The best point found, its score, and the best score among the starting candidates."""
+    """Result of `maximise`; see there for an example."""
 
     point: Float[Array, " dim"]
+    """The best point found."""
     score: Float[Array, ""]
+    """The score of `point`."""
     start_score: Float[Array, ""]
+    """The best score among the initial candidates."""
 
 
 def maximise(
@@ -34,11 +40,38 @@ def maximise(
     learning_rate: float = 0.03,
     key: PRNGKeyArray,
 ) -> BoxMaximum:
-    """The point of the box with the highest score, by gradient ascent from the best candidates.
+    """Return the point of the box with the highest score, by gradient ascent from the best candidates.
 
-    All `candidates` (by default a uniform sample of the box) are scored; from the `num_starts` best, Adam
-    climbs the same scores in coordinates scaled to the box, and each path keeps the best point it saw. The
-    answer is therefore never worse than the best candidate.
+    All candidates are scored. Adam then maximises the scores from the `num_starts` best candidates, in
+    coordinates scaled to the box. Each path keeps its best point, so the result is never worse than the best
+    candidate.
+
+    **Arguments:**
+
+    - `policy`: computes the scores.
+    - `posterior`: the posterior over the weights of `features`.
+    - `features`: the map whose box is searched.
+    - `candidates`: initial points in the box, of shape `[candidates, dim]`; by default a uniform sample.
+    - `num_candidates`: size of that sample.
+    - `num_starts`: number of candidates from which gradient ascent starts.
+    - `num_steps`: steps of Adam; with 0 the best candidate is returned.
+    - `learning_rate`: initial learning rate of Adam, above 0.
+
+    **Returns:** a `BoxMaximum`.
+
+    **Raises:** `ValueError` for an invalid argument, for features that do not match the posterior, or if a
+    candidate is not in the box.
+
+    ```python
+    import jax
+    import jlibo
+
+    features = jlibo.Cosine(10)
+    policy = jlibo.GPUCB(nu=2.0, noise_std=0.1)
+    posterior = jlibo.posterior.init(jlibo.full_prior(features.groups), policy.noise_std)
+    posterior = jlibo.posterior.observe(posterior, features([0.3]), 1.0)
+    print(jlibo.maximise(policy, posterior, features, key=jax.random.key(0)).point)
+    ```
     """
     check_count("num_candidates", num_candidates)
     check_count("num_starts", num_starts)
@@ -55,7 +88,7 @@ def maximise(
         check_shape("candidates", candidates, ("candidates", features.dim))
         candidates = jnp.asarray(candidates)
         _check_inside(candidates, features)
-        # Equal scores are broken by order: not always in favour of the same candidate.
+        # Ties are broken by order: shuffle, so that they do not always favour the same candidate.
         candidates = jax.random.permutation(key_order, candidates)
     candidates = candidates.astype(posterior.mean.dtype)
     rate = jnp.asarray(learning_rate, candidates.dtype)
@@ -65,13 +98,13 @@ def maximise(
 
 @eqx.filter_jit
 def _maximise(policy, posterior, features, candidates, num_starts, num_steps, learning_rate, key):
-    # Compiled whole: a loop outside of `jit` is compiled anew at every call.
+    # Jitted, because a loop outside of `jit` is recompiled at every call.
     lower = jnp.asarray(features.lower, candidates.dtype)
     upper = jnp.asarray(features.upper, candidates.dtype)
 
     def score(point):
         belief = belief_at(posterior, features(point)[None])
-        # The same key everywhere: a policy that draws a function draws the same one.
+        # The same key for all points: a policy that samples a function must sample the same one.
         scores = policy.scores(belief, key=key)
         check_shape("scores", scores, (1,))
         return scores[0]
@@ -84,12 +117,12 @@ def _maximise(policy, posterior, features, candidates, num_starts, num_steps, le
         unit_point, value = _climb(
             lambda u: score(from_unit(u)), unit_start, start_score, num_steps, learning_rate
         )
-        # A start whose climb saw nothing but NaN, or nothing better, stands for itself.
+        # If all scores on the path are NaN or not better, keep the start.
         better = value > start_score
         return jnp.where(better, from_unit(unit_point), start), jnp.where(better, value, start_score)
 
     candidate_scores = lax.map(score, candidates, batch_size=min(256, candidates.shape[0]))
-    # A candidate whose score is NaN (off the box, say) is the last to start from.
+    # A candidate whose score is NaN, for example outside the box, is chosen last.
     candidate_scores = jnp.where(jnp.isnan(candidate_scores), -jnp.inf, candidate_scores)
     start_scores, order = lax.top_k(candidate_scores, num_starts)
     points, scores = jnp.clip(candidates[order], lower, upper), start_scores
@@ -114,8 +147,8 @@ def _check_inside(candidates, features):
 
 
 def _climb(score_fn, start, start_score, num_steps, learning_rate):
-    """The best point seen by Adam, and its score; `start` and `start_score` where none is better."""
-    import optax  # a tenth of the time that `import jlibo` would take, and only for who plays on a box
+    """Return the best point on the path of Adam and its score; the start and its score if none is better."""
+    import optax  # imported late: it would take a tenth of the time of `import jlibo`, and only boxes need it
 
     optimiser = optax.adam(optax.cosine_decay_schedule(learning_rate, num_steps, alpha=0.01))
 
@@ -130,6 +163,6 @@ def _climb(score_fn, start, start_score, num_steps, learning_rate):
         return (point, state, best_point, best_score), None
 
     carry = (start, optimiser.init(start), start, start_score)
-    # Once more than there are steps, to see the last point: one more gradient, and half the program.
+    # One more iteration than steps scores the last point. It costs one gradient and halves the program.
     (_, _, best_point, best_score), _ = lax.scan(ascend, carry, length=num_steps + 1)
     return best_point, best_score

@@ -1,4 +1,6 @@
-"""Expected improvement over the best reward seen (Jones, Schonlau & Welch 1998)."""
+"""Expected improvement over the best observed reward (Jones, Schonlau & Welch 1998)."""
+
+from typing import final
 
 import jax.numpy as jnp
 from jax.scipy.stats import norm
@@ -8,8 +10,28 @@ from jlibo.fields import hyper_parameter
 from jlibo.policies.base import AbstractPolicy
 
 
+@final
 class ExpectedImprovement(AbstractPolicy):
-    """E[max(f(x) - best - margin, 0)]; before the first reward, the point with the largest variance."""
+    """Scores `E[max(f(x) - best - margin, 0)]`; before the first reward, the standard deviation.
+
+    **Arguments:**
+
+    - `noise_std`: the noise that the posterior assumes, above 0.
+    - `margin`: a reward counts as an improvement only above `best + margin`; at least 0.
+
+    **Raises:** `ValueError` for an argument out of range.
+
+    ```python
+    import jax
+    import jlibo
+
+    features = jlibo.Cosine(10)
+    policy = jlibo.ExpectedImprovement(noise_std=0.1)
+    posterior = jlibo.posterior.init(jlibo.full_prior(features.groups), policy.noise_std)
+    belief = jlibo.posterior.belief_at(posterior, features(jlibo.box_grid(features, 100)))
+    print(jlibo.choose(policy, belief, key=jax.random.key(0)))
+    ```
+    """
 
     noise_std: Float[Array, ""] = hyper_parameter("noise_std", above=0)
     margin: Float[Array, ""] = hyper_parameter("margin", at_least=0, default=0.0)

@@ -8,6 +8,8 @@
 | `delta`            | delta, the probability that the confidence sets fail                       |
 """
 
+from typing import final
+
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -17,11 +19,26 @@ from jlibo.fields import as_hyper_parameter, hyper_parameter
 from jlibo.policies.base import AbstractPolicy
 
 
+@final
 class TheoreticalNu(eqx.Module):
-    """The exploration coefficient with a guarantee (Chowdhury & Gopalan 2017, Theorem 2).
+    """The exploration coefficient with a regret guarantee (Chowdhury & Gopalan 2017, Theorem 2).
 
-    nu_i = B + sigma sqrt(2 (gain_{i-1} + 1 + ln(1/delta))), sigma the sub-Gaussian noise level and gain the
-    information gained by the points played so far, which takes the place of its worst case gamma_{i-1}.
+    `nu_i = B + sigma sqrt(2 (gain_{i-1} + 1 + ln(1/delta)))`, where `gain` is the information gain of the
+    points observed so far. It replaces its worst case gamma_{i-1}.
+
+    **Arguments:**
+
+    - `norm_bound`: B, the bound on the RKHS norm of the reward, above 0.
+    - `delta`: probability that the confidence sets fail, above 0 and at most 1.
+    - `noise_level`: sigma, the sub-Gaussian noise level, at least 0.
+
+    **Raises:** `ValueError` for an argument out of range.
+
+    ```python
+    import jlibo
+
+    policy = jlibo.GPUCB(jlibo.TheoreticalNu(norm_bound=10.0, delta=0.1, noise_level=0.1), noise_std=0.1)
+    ```
     """
 
     norm_bound: Float[Array, ""] = hyper_parameter("norm_bound", above=0)
@@ -29,6 +46,7 @@ class TheoreticalNu(eqx.Module):
     noise_level: Float[Array, ""] = hyper_parameter("noise_level", at_least=0)
 
     def __call__(self, belief: Belief) -> Float[Array, ""]:
+        """Return the coefficient for the next step."""
         gain = belief.posterior.information_gain
         return self.norm_bound + self.noise_level * jnp.sqrt(2 * (gain + 1 - jnp.log(self.delta)))
 
@@ -37,8 +55,28 @@ def _coefficient(value):
     return value if isinstance(value, TheoreticalNu) else as_hyper_parameter("nu", value, at_least=0)
 
 
+@final
 class GPUCB(AbstractPolicy):
-    """Upper confidence bound, with a constant `nu` or a `TheoreticalNu`."""
+    """Upper confidence bound: scores `mean + nu * std`.
+
+    **Arguments:**
+
+    - `nu`: exploration coefficient, a number >= 0 or a `TheoreticalNu`.
+    - `noise_std`: the noise that the posterior assumes, above 0.
+
+    **Raises:** `ValueError` for an argument out of range.
+
+    ```python
+    import jax
+    import jlibo
+
+    features = jlibo.Cosine(10)
+    policy = jlibo.GPUCB(nu=10.0, noise_std=0.1)
+    posterior = jlibo.posterior.init(jlibo.full_prior(features.groups), policy.noise_std)
+    belief = jlibo.posterior.belief_at(posterior, features(jlibo.box_grid(features, 100)))
+    print(jlibo.choose(policy, belief, key=jax.random.key(0)))
+    ```
+    """
 
     nu: Float[Array, ""] | TheoreticalNu = eqx.field(converter=_coefficient)
     noise_std: Float[Array, ""] = hyper_parameter("noise_std", above=0)

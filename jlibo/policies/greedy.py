@@ -7,7 +7,25 @@ from jlibo.policies.base import AbstractPolicy
 
 
 class Greedy(AbstractPolicy):
-    """No exploration of its own: a base line, and what forced exploration alone can carry."""
+    """Scores are the posterior mean: no exploration beyond forced exploration. A baseline.
+
+    **Arguments:**
+
+    - `noise_std`: the noise that the posterior assumes, above 0.
+
+    **Raises:** `ValueError` for an argument out of range.
+
+    ```python
+    import jax
+    import jlibo
+
+    features = jlibo.Cosine(10)
+    policy = jlibo.Greedy(noise_std=0.1)
+    posterior = jlibo.posterior.init(jlibo.full_prior(features.groups), policy.noise_std)
+    belief = jlibo.posterior.belief_at(posterior, features(jlibo.box_grid(features, 100)))
+    print(jlibo.choose(policy, belief, key=jax.random.key(0)))
+    ```
+    """
 
     noise_std: Float[Array, ""] = hyper_parameter("noise_std", above=0)
 

@@ -1,12 +1,14 @@
-"""The logarithm of expected improvement, which orders points where the improvement itself rounds to zero.
+"""The logarithm of expected improvement, which ranks points whose expected improvement underflows.
 
 | here       | Ament, Daulton, Eriksson, Balandat & Bakshy 2023                             |
 |------------|------------------------------------------------------------------------------|
 | `log_gain` | log h(z), h(z) = pdf(z) + z cdf(z)                                           |
 
-Far below the best reward, expected improvement is smaller than any floating-point number: every point then
-scores zero, and a policy that plays the highest score stops looking. Its logarithm stays apart.
+Far below the best reward, expected improvement is smaller than any floating-point number. Every point then
+scores zero and the policy cannot rank them. The logarithm still distinguishes the points.
 """
+
+from typing import final
 
 import jax.numpy as jnp
 from jax.scipy.special import log_ndtr
@@ -17,11 +19,29 @@ from jlibo.fields import hyper_parameter
 from jlibo.policies.base import AbstractPolicy
 
 
+@final
 class LogExpectedImprovement(AbstractPolicy):
-    """log E[max(f(x) - best - margin, 0)].
+    """Scores `log E[max(f(x) - best - margin, 0)]`.
 
-    Before the first reward there is nothing to improve on: a prior with a mean plays the highest of it, one
-    without the point that it knows least about.
+    Before the first reward, the scores are the mean if the prior has one, else the standard deviation.
+
+    **Arguments:**
+
+    - `noise_std`: the noise that the posterior assumes, above 0.
+    - `margin`: a reward counts as an improvement only above `best + margin`; at least 0.
+
+    **Raises:** `ValueError` for an argument out of range.
+
+    ```python
+    import jax
+    import jlibo
+
+    features = jlibo.Cosine(10)
+    policy = jlibo.LogExpectedImprovement(noise_std=0.1)
+    posterior = jlibo.posterior.init(jlibo.full_prior(features.groups), policy.noise_std)
+    belief = jlibo.posterior.belief_at(posterior, features(jlibo.box_grid(features, 100)))
+    print(jlibo.choose(policy, belief, key=jax.random.key(0)))
+    ```
     """
 
     noise_std: Float[Array, ""] = hyper_parameter("noise_std", above=0)
@@ -38,10 +58,11 @@ class LogExpectedImprovement(AbstractPolicy):
 
 
 def log_gain(ratio: Float[Array, "*any"]) -> Float[Array, "*any"]:
-    """log(pdf(z) + z cdf(z)), for every z."""
-    # Far down h(z) = pdf(z) (1 + z cdf(z) / pdf(z)) cancels, but there its expansion in 1/z^2 is exact.
+    """Return `log(pdf(z) + z cdf(z))`, accurate for every z."""
+    # For very negative z, h(z) = pdf(z) (1 + z cdf(z) / pdf(z)) cancels; its expansion in 1/z^2 is exact
+    # there.
     tail_start = -6.0 if ratio.dtype.itemsize <= 4 else -20.0
-    # Each formula sees its own range alone: what overflows outside of it would make the gradient NaN.
+    # Clip the input of each formula to its own range: an overflow outside of it would make the gradient NaN.
     low, high = jnp.clip(ratio, tail_start, 0), jnp.maximum(ratio, 0)
     below = jnp.log(norm.pdf(low) * (1 + low * jnp.exp(log_ndtr(low) - norm.logpdf(low))))
     middle = jnp.where(ratio > 0, jnp.log(norm.pdf(high) + high * jnp.exp(log_ndtr(high))), below)

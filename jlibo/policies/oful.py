@@ -7,6 +7,8 @@
 | `information_gain` | log(det(V_t)^(1/2) / det(lambda I)^(1/2)), which the prior's C replaces      |
 """
 
+from typing import final
+
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -14,8 +16,31 @@ from jlibo.fields import hyper_parameter
 from jlibo.policies.base import AbstractPolicy
 
 
+@final
 class OFUL(AbstractPolicy):
-    """The ellipsoid's radius is S + sqrt(2 (gain + ln(1/delta))); a point is worth its best weights."""
+    """Scores are the largest reward over a confidence ellipsoid of the weights.
+
+    The radius of the ellipsoid is `S + sqrt(2 (gain + ln(1/delta)))`.
+
+    **Arguments:**
+
+    - `norm_bound`: S, the bound on the weights in the metric of the prior, above 0.
+    - `delta`: probability that the confidence sets fail, above 0 and at most 1.
+    - `noise_std`: the noise that the posterior assumes, above 0.
+
+    **Raises:** `ValueError` for an argument out of range.
+
+    ```python
+    import jax
+    import jlibo
+
+    features = jlibo.Cosine(10)
+    policy = jlibo.OFUL(norm_bound=10.0, delta=0.1, noise_std=0.1)
+    posterior = jlibo.posterior.init(jlibo.full_prior(features.groups), policy.noise_std)
+    belief = jlibo.posterior.belief_at(posterior, features(jlibo.box_grid(features, 100)))
+    print(jlibo.choose(policy, belief, key=jax.random.key(0)))
+    ```
+    """
 
     norm_bound: Float[Array, ""] = hyper_parameter("norm_bound", above=0)
     delta: Float[Array, ""] = hyper_parameter("delta", above=0, at_most=1)

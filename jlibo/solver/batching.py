@@ -1,16 +1,18 @@
-"""What becomes of an iterative solver under `vmap`: one batch, and no lane that waits for another.
+"""Batching rules for iterative solvers: finished batch elements cost no further work under `vmap`.
 
-`jax.vmap` of `lax.while_loop` runs every lane until the last one is done: one hard problem in a batch of 256
-makes 255 finished ones recompute what they already have. Three rules stand against it here:
+`jax.vmap` of `lax.while_loop` runs every batch element until the last one is done. One hard problem in a
+batch of 256 makes the 255 finished ones repeat work. This module has three alternatives (a lane is a batch
+element):
 
-- `lane_while`: once fewer than one lane in `SHRINK` is still running, those lanes alone are gathered into a
-  smaller batch and go on there, then in a smaller one again. This is for accelerators, which want the batch.
-- `lane_by_lane`: on a CPU, whose caches hold one problem and not 256, the lanes run one after another, each
-  for just as long as it needs; elsewhere they run as a batch.
-- `lane_cond`: a rare branch is computed when any lane takes it, and not for every lane at every call.
+- `lane_while`: once at most one element in `SHRINK` is still running, the running elements are gathered into
+  a smaller batch and continue there. This repeats with smaller and smaller batches. It is meant for
+  accelerators, which need the batch.
+- `lane_by_lane`: on a CPU, whose caches hold one problem but not 256, the elements run one after another,
+  each for exactly the iterations it needs. On other platforms they run as a batch.
+- `lane_cond`: a rare branch is computed only in calls in which some element takes it.
 
-All merge nested `vmap`s into one batch first, so that a sweep of seeds times hyper-parameters is handled as
-a whole. Every lane gets exactly the iterations that it would get alone.
+All three first merge nested `vmap`s into one batch, so a sweep of seeds times hyper-parameters is one batch.
+Every element runs exactly the iterations that it would run alone.
 """
 
 from collections.abc import Callable
@@ -25,8 +27,8 @@ from jax.custom_batching import custom_vmap
 State = TypeVar("State")
 
 SHRINK = 8
-"""Lanes are gathered into a batch this many times smaller. Each size is compiled once: 8 keeps that to two
-or three sizes for usual batches."""
+"""Factor by which the batch shrinks when running elements are gathered. Each batch size is compiled once; 8
+gives two or three sizes for typical batches."""
 
 
 def lane_while(
@@ -35,10 +37,10 @@ def lane_while(
     state: State,
     data: Any,
 ) -> State:
-    """Apply `body_fn(state, data)` while `cond_fn(state, data)` holds; `data` is only read.
+    """Apply `body_fn(state, data)` while `cond_fn(state, data)` holds; return the final state.
 
-    Both functions may close over Python values and NumPy constants, but not over traced arrays: those travel
-    in `data`.
+    `data` is read-only. Both functions may close over Python values and NumPy constants, but not over traced
+    arrays: pass those in `data`.
     """
 
     def loop(state, data):
@@ -53,11 +55,11 @@ def lane_while(
 
 
 def lane_cond(is_needed: jax.Array, fn: Callable[[State, Any], State], state: State, data: Any) -> State:
-    """`fn(state, data)` where `is_needed`, `state` elsewhere; `data` is only read.
+    """Return `fn(state, data)` where `is_needed`, else `state`; `data` is read-only.
 
-    `jax.vmap` of `lax.cond` computes both branches at every call once the predicate has lanes. Here `fn` is
-    computed when any lane needs it, and not otherwise. For a rare `fn`, that is as good as free. Does not
-    differentiate: pass what `jax.lax.stop_gradient` returns.
+    `jax.vmap` of `lax.cond` computes both branches at every call if the predicate is batched. Here `fn` is
+    computed only if some batch element needs it, so a rare `fn` costs almost nothing. Not differentiable:
+    apply `jax.lax.stop_gradient` to the inputs.
     """
 
     def choose(is_needed, state, data):
@@ -79,9 +81,9 @@ def lane_cond(is_needed: jax.Array, fn: Callable[[State, Any], State], state: St
 
 
 def lane_by_lane(fn: Callable) -> Callable:
-    """`fn`, such that a `vmap` of it runs lane after lane on a CPU and as a batch elsewhere.
+    """Return `fn` with a `vmap` rule: sequential over batch elements on a CPU, batched on other platforms.
 
-    `fn` takes and returns pytrees of arrays, and closes over no traced arrays.
+    `fn` takes and returns pytrees of arrays and must not close over traced arrays.
     """
 
     def one_by_one(axes, *args):
@@ -106,9 +108,9 @@ def lane_by_lane(fn: Callable) -> Callable:
 
 
 def _with_batch_rule(fn, batched_fn):
-    """`fn`, which any nest of `vmap`s turns into one `batched_fn(num_lanes, flags, *args)`.
+    """Return `fn` such that nested `vmap`s of it become one call of `batched_fn(num_lanes, flags, *args)`.
 
-    `flags` has the structure of `args`: true for the leaves that have the leading axis of all lanes.
+    `flags` has the structure of `args`: true for the leaves that have the leading batch axis.
     """
 
     def under_vmap(num_lanes, flags, *args):
@@ -119,6 +121,8 @@ def _with_batch_rule(fn, batched_fn):
 
 
 def _mergeable(batched_fn, num_lanes, flags):
+    """Return `batched_fn` with a `vmap` rule that merges the outer batch axis into the inner one."""
+
     def under_another_vmap(num_outer, outer_flags, *args):
         def merge(leaf, outer, inner):
             if not outer and not inner:
@@ -138,10 +142,10 @@ def _mergeable(batched_fn, num_lanes, flags):
 
 
 def _custom_vmap(fn, rule):
-    """`custom_vmap` of `fn`, with its constant arrays as arguments of their own.
+    """Return `custom_vmap` of `fn` with its constant arrays passed as arguments.
 
-    In a `cond` whose predicate has lanes, jax gives lanes to everything, constants too, and `custom_vmap`
-    refuses constants that have them. The rule makes its own constants, and so has no use for these.
+    In a `cond` with a batched predicate, JAX batches everything, constants included, and `custom_vmap`
+    rejects batched constants. The rule traces `fn` again with its own constants, so it ignores these.
     """
 
     def call(*args):
@@ -163,6 +167,7 @@ def _custom_vmap(fn, rule):
 
 
 def _compacting_loop(cond_fn, body_fn, num_lanes, data_flags, state, data):
+    """Run the batched loop; continue with the running elements alone once `num_lanes // SHRINK` are left."""
     axes = jax.tree.map(lambda flag: 0 if flag else None, data_flags)
     is_running = jax.vmap(cond_fn, in_axes=(0, axes))
     advance = jax.vmap(body_fn, in_axes=(0, axes))

@@ -1,23 +1,23 @@
-"""The group lasso over tasks, solved to a certificate (paper, eq. 1: the loss of Meta-KGL).
+"""The group lasso over tasks, solved to a given duality gap (paper, eq. 1: the loss of Meta-KGL).
 
 | here           | paper                                                                     |
 |----------------|---------------------------------------------------------------------------|
-| `design[s]`    | Phi_s, one row an observation, one column a feature                       |
+| `design[s]`    | Phi_s, one row per observation, one column per feature                    |
 | `targets[s]`   | y_s                                                                       |
-| `mask[s]`      | which rows of task s exist; N of them in all                              |
+| `mask[s]`      | which rows of task s exist; N is their number over all tasks              |
 | `groups[f]`    | the base kernel j that feature f belongs to; d_j features share a j       |
 | `lam`          | lambda                                                                    |
 | `coef[s]`      | beta_s                                                                    |
-| `group_norms`  | ||beta^(j)||_2, group j over all tasks: what Meta-KGL thresholds          |
+| `group_norms`  | ||beta^(j)||_2, group j over all tasks; Meta-KGL thresholds these norms   |
 
-The loss is the paper's, (1/N) ||y - Phi beta||^2, not half of it: a peer that uses 1/(2N) takes lam / 2.
+The loss is the paper's, (1/N) ||y - Phi beta||^2, without a factor 1/2. A solver whose loss has 1/(2N) needs
+lam / 2 for the same solution.
 
-The problem is solved in units in which its numbers are about one (`jlibo.solver.units`), and the
-answer is given in the caller's: data of 1e-30 or 1e30 are solved as well as data of 1, in float32 too.
+The data are scaled to magnitudes near one (`jlibo.solver.units`) and the solution is scaled back, so data of
+magnitude 1e-30 or 1e30 are solved as accurately as data of magnitude 1, in float32 too.
 
-How it is solved: accelerated proximal gradient (`jlibo.solver.proximal`) on growing working sets of
-features, each phase a `lane_while`, so that in a batch the lanes that are still at work are gathered and the
-others rest.
+The algorithm is accelerated proximal gradient (`jlibo.solver.proximal`) on growing working sets of features.
+Each phase is a `lane_while`: in a batch, only the unfinished batch elements continue.
 """
 
 from functools import partial
@@ -49,7 +49,7 @@ from jlibo.solver.solution import Status as Status
 from jlibo.solver.units import LARGEST, times_power_of_two
 
 PRECISION_FLOOR = 32
-"""The smallest relative gap that is asked for, in units of rounding: 4e-6 in float32, 7e-15 in float64."""
+"""Smallest relative gap that is requested, in units of machine epsilon: 4e-6 in float32, 7e-15 in float64."""
 
 
 def group_lasso(
@@ -63,27 +63,45 @@ def group_lasso(
     tol: Float[ArrayLike, ""] = 1e-6,
     max_steps: int = 10_000,
 ) -> Solution:
-    """Minimise (1/N) sum (y - X b)^2 + lam * sum_j ||b^(j)||_2, with b^(j) = group j over all tasks.
+    """Minimise `(1/N) sum (y - X b)^2 + lam * sum_j ||b^(j)||_2`, where `b^(j)` is group j over all tasks.
+
+    `N` is the number of rows present. Works under `jit` and `vmap` over any argument but `groups`, and is
+    differentiable in reverse mode with respect to `design`, `targets` and `lam` (implicit differentiation
+    over the groups in the support). Numbers below the smallest normal number of the dtype count as zero.
 
     **Arguments:**
 
-    - `design`, `targets`: one matrix and one vector a task.
-    - `lam`: at least 0. From `lambda_max` on, the solution is exactly zero; so it is inside `jit` for an
-      infinite `lam`. With `lam = 0` the problem is least squares, whose duality gap tells nothing before the
-      data are interpolated: `max_steps` ends it.
-    - `groups`: group of each feature, 0 to p - 1 without holes; by default each feature is its own.
-    - `mask`: rows that exist; what the others hold is never looked at. By default all.
-    - `init`: where to start, such as the solution of a similar problem. The start is zero instead if that has
+    - `design`, `targets`: one matrix and one vector per task.
+    - `lam`: the penalty, at least 0. For `lam >= lambda_max` the solution is exactly zero, also for an
+      infinite `lam` inside `jit`. With `lam = 0` the problem is least squares; its duality gap is not
+      informative until the data are interpolated, so the solver runs for `max_steps`.
+    - `groups`: group of each feature, 0 to p - 1 without gaps. By default each feature is its own group.
+    - `mask`: true for the rows that exist. The values of other rows are never used. By default all rows
+      exist.
+    - `init`: initial coefficients, such as the solution of a similar problem. Zero is used instead if it has
       the lower objective, or if `init` is not finite inside `jit`.
-    - `tol`: stop when the duality gap is at most `tol` times (1/N) ||y||^2, the objective at zero; in float32
-      4e-6 of it is where rounding ends what a gap can tell, so that a smaller `tol` counts as that.
-    - `max_steps`: most proximal-gradient steps, up to a multiple of 10: the gap is looked at that often.
+    - `tol`: stop when the duality gap is at most `tol` times `(1/N) ||y||^2`, the objective at zero. In
+      float32 rounding errors limit the relative gap to 4e-6; a smaller `tol` counts as 4e-6.
+    - `max_steps`: maximum number of proximal-gradient steps, rounded up to a multiple of 10, since the gap is
+      computed every 10 steps.
 
-    **Returns:** a `Solution`. Works under `jit` and `vmap` over any argument but `groups`, and
-    differentiates in reverse mode with respect to `design`, `targets` and `lam` (implicitly, at the groups
-    in use). Bad values that are known now raise; inside `jit` they give NaN and a `status`. A solution that
-    the dtype cannot hold in the caller's units has the status OUT_OF_RANGE. Numbers below the smallest normal
-    one of the dtype count as zero.
+    **Returns:** a `Solution`. If the dtype cannot represent the coefficients in the caller's units, its
+    status is `OUT_OF_RANGE`.
+
+    **Raises:** `ValueError` for an invalid argument whose value is known (not traced). Inside `jit`, invalid
+    values give NaN and a `status` instead.
+
+    ```python
+    import jax
+    import jlibo
+
+    key_x, key_noise = jax.random.split(jax.random.key(0))
+    design = jax.random.normal(key_x, (3, 40, 5))  # 3 tasks, 40 rows each, 5 features
+    targets = 2 * design[:, :, 1] + 0.1 * jax.random.normal(key_noise, (3, 40))
+    solution = jlibo.group_lasso(design, targets, 0.5)
+    print(solution.describe())
+    print(solution.group_norms > 0)  # only feature 1 is in the support
+    ```
     """
     design, targets, mask, ids = _front_door(design, targets, groups, mask)
     dtype = design.dtype
@@ -103,9 +121,26 @@ def lambda_max(
     groups: Int[ArrayLike, " features"] | None = None,
     mask: Bool[ArrayLike, "tasks rows"] | None = None,
 ) -> Float[Array, ""]:
-    """The smallest `lam` whose solution is exactly zero: (2/N) max_j ||X_j^T y||_2.
+    """Return the smallest `lam` for which the solution is exactly zero: `(2/N) max_j ||X_j^T y||_2`.
 
-    Rounded up where the dtype cannot hold it: to its smallest normal number, or to infinity.
+    **Arguments:**
+
+    - `design`, `targets`, `groups`, `mask`: as in `group_lasso`.
+
+    **Returns:** a scalar. If the dtype cannot represent the value, it is rounded up to the smallest normal
+    number or to infinity.
+
+    **Raises:** `ValueError` for an invalid argument.
+
+    ```python
+    import jax
+    import jlibo
+
+    design = jax.random.normal(jax.random.key(0), (3, 40, 5))
+    targets = design[:, :, 1]
+    lam = jlibo.lambda_max(design, targets)
+    print(jlibo.group_lasso(design, targets, lam).coef)  # zeros
+    ```
     """
     design, targets, mask, ids = _front_door(design, targets, groups, mask)
     return _lambda_max(design, targets, mask, ids=ids)
@@ -122,9 +157,30 @@ def group_lasso_path(
     tol: Float[ArrayLike, ""] = 1e-6,
     max_steps: int = 10_000,
 ) -> Solution:
-    """`group_lasso` for each of `lams` in turn, each started from the one before.
+    """Solve `group_lasso` for each of `lams` in order, each warm-started from the previous solution.
 
-    Fastest from large to small, as in `lam_grid`. Every array of the `Solution` gets a leading axis.
+    A decreasing sequence, as returned by `lam_grid`, is fastest.
+
+    **Arguments:**
+
+    - `lams`: the penalties, each finite and at least 0.
+    - `init`: initial coefficients for the first of `lams`; zero by default.
+    - `design`, `targets`, `groups`, `mask`, `tol`, `max_steps`: as in `group_lasso`.
+
+    **Returns:** a `Solution` whose arrays have a leading axis over `lams`.
+
+    **Raises:** `ValueError` for an invalid argument whose value is known.
+
+    ```python
+    import jax
+    import jlibo
+
+    design = jax.random.normal(jax.random.key(0), (3, 40, 5))
+    targets = design[:, :, 1] + 0.5 * design[:, :, 3]
+    lams = jlibo.lam_grid(jlibo.lambda_max(design, targets), num_lams=10)
+    path = jlibo.group_lasso_path(design, targets, lams)
+    print(path.group_norms.shape)  # (10, 5)
+    ```
     """
     check_shape("lams", lams, ("path",))
     design, targets, mask, ids = _front_door(design, targets, groups, mask)
@@ -142,20 +198,38 @@ def group_lasso_path(
 def lam_grid(
     largest: Float[ArrayLike, ""], *, num_lams: int = 20, smallest_ratio: float = 0.01
 ) -> Float[Array, " path"]:
-    """`num_lams` values from `largest` (say `lambda_max`) down to `smallest_ratio` of it, evenly in log."""
+    """Return `num_lams` log-spaced values from `largest` down to `smallest_ratio * largest`.
+
+    **Arguments:**
+
+    - `largest`: the first value, usually `lambda_max`.
+    - `num_lams`: the number of values.
+    - `smallest_ratio`: the last value divided by the first, above 0 and at most 1.
+
+    **Returns:** a decreasing array of shape `[num_lams]`.
+
+    **Raises:** `ValueError` if `smallest_ratio` is out of range.
+
+    ```python
+    import jlibo
+
+    print(jlibo.lam_grid(1.0, num_lams=3))  # 1, 0.1, 0.01
+    ```
+    """
     check_range("smallest_ratio", smallest_ratio, above=0, at_most=1)
     largest = jnp.asarray(largest)
     return largest * jnp.asarray(np.geomspace(1.0, smallest_ratio, num_lams), largest.dtype)
 
 
 def _front_door(design, targets, groups, mask):
+    """Check the data arguments; return them as arrays of one dtype, with static group ids."""
     check_shape("design", design, ("tasks", "rows", "features"))
     num_tasks, num_rows, num_features = np.shape(design)
     if 0 in (num_tasks, num_rows, num_features):
         fail("design", "at least one task, row and feature", f"shape {[num_tasks, num_rows, num_features]}")
     check_shape("targets", targets, (num_tasks, num_rows))
     design, targets = _check_real("design", design), _check_real("targets", targets)
-    # Python numbers and integers take jax's default float; float32 stays float32.
+    # Python numbers and integers get JAX's default float; float32 stays float32.
     dtype = jnp.result_type(design, targets, float)
     if mask is not None:
         check_shape("mask", mask, (num_tasks, num_rows))
@@ -194,7 +268,7 @@ def _check_mask(mask):
 
 
 def _present(array, mask):
-    """`array` with zeros in the rows that the mask leaves out, so that nobody looks at what they hold."""
+    """Return `array` with zeros in the masked rows, so that their values are not checked."""
     if mask is None:
         return array
     return np.where(np.asarray(mask).reshape(mask.shape + (1,) * (array.ndim - 2)), array, 0)
@@ -233,7 +307,7 @@ def _solve_one(ids, design, targets, mask, lam, init, tol, max_steps):
     problem, units = scaled_problem(design, targets, mask, lam, ids)
     zero_gradient = problem.gradient(problem.targets)
     at_zero = (problem.targets**2).sum() / problem.num_rows
-    # A NaN or infinity anywhere in the design or the targets reaches this product.
+    # A NaN or infinity anywhere in the design or the targets propagates to this product.
     finite = jnp.isfinite(zero_gradient).all() & jnp.isfinite(at_zero) & ~jnp.isnan(lam)
     has_rows = True if mask is None else mask.any()
     usable = finite & (lam >= 0) & has_rows
@@ -245,7 +319,7 @@ def _solve_one(ids, design, targets, mask, lam, init, tol, max_steps):
     if init is not None:
         init = times_power_of_two(init, -units.coef)
         left = problem.residual(init)
-        # False for an `init` that is not finite, or whose objective is not.
+        # False if `init` or its objective is not finite.
         is_better = problem.objective(init, left) < at_zero
         zero_is_optimal = problem.safe_norms(zero_gradient).max() <= problem.lam
         from_init = usable & is_better & ~zero_is_optimal
@@ -263,7 +337,8 @@ def _solve_one(ids, design, targets, mask, lam, init, tol, max_steps):
     gap, num_steps = state.gap, state.num_steps
     coef = times_power_of_two(state.coef, units.coef)
     excess = _excess(problem, state, at_zero, state.coef - times_power_of_two(coef, -units.coef))
-    # What ranges took away must neither make an answer of a solve that is none, nor count as too few steps.
+    # The error due to the limited range of the dtype must neither let an inaccurate solution pass as
+    # converged nor be reported as a step limit.
     fits = (gap + excess <= target_gap) | (gap > jnp.maximum(target_gap, excess))
     fits &= jnp.isfinite(group_norms(coef, ids)).all()
     status = jnp.where(gap <= target_gap, Status.CONVERGED, Status.STEP_LIMIT)
@@ -277,11 +352,11 @@ def _solve_one(ids, design, targets, mask, lam, init, tol, max_steps):
 
 
 def _excess(problem: Problem, state: Progress, at_zero, lost):
-    """At most how much the objective at the answer exceeds what `state.gap` says, for want of range.
+    """Return a bound on the error of `state.gap` that the limited range of the dtype causes.
 
-    The first part is what the coefficients lost in the caller's units. It changes predictions by at most
-    `change`, and the root mean square of the residual is at most that at zero. The second part is what the
-    gap did not see because squares underflow.
+    The first part bounds the effect of `lost`, the part of the coefficients that is lost in the caller's
+    units. It changes predictions by at most `change`, and the root mean square of the residual is at most its
+    value at zero. The second part is what the gap misses because squares underflow.
     """
     lost = jnp.abs(lost)
     change = LARGEST * lost.sum(1).max()

@@ -10,10 +10,10 @@ from jlibo.solver.units import exponent_near, times_power_of_two
 
 
 def implicit_gradients(ids, design, targets, mask, lam, coef, cotangent):
-    """Cotangents of `design`, `targets` and `lam`, given that of the solution `coef`.
+    """Return the cotangents of `design`, `targets` and `lam`, given the cotangent of the solution `coef`.
 
-    The optimality condition of the groups in use is held at zero. The cotangent enters linearly, so that it
-    too is brought to numbers of about one.
+    Differentiates the optimality condition of the groups in the support. The cotangent enters linearly, so it
+    is scaled to magnitudes near one as well.
     """
     problem, units = scaled_problem(design, targets, mask, lam, ids)
     coef = times_power_of_two(coef, -units.coef)

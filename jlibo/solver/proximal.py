@@ -1,28 +1,28 @@
-"""Accelerated proximal gradient for the multi-task group lasso: one step, one certificate, one working set.
+"""Accelerated proximal gradient for the multi-task group lasso: steps, duality gap, working sets.
 
 | here             | paper                                                                  |
 |------------------|------------------------------------------------------------------------|
-| `design[s]`      | Phi_s, the features of task s, rows that are absent set to zero        |
+| `design[s]`      | Phi_s, the features of task s; masked rows are zero                    |
 | `targets`        | y                                                                      |
 | `coef[s]`        | beta_s; group j over all tasks is beta^(j)                             |
 | `lam`            | lambda                                                                 |
 | `num_rows`       | N = number of (x, y) pairs over all tasks                              |
 | `gradient`       | (2/N) Phi^T (y - Phi beta), minus the gradient of the loss in eq. (1)  |
 
-The block-diagonal matrix of eq. (1) never exists: a product with it is a batched product over tasks.
+The block-diagonal matrix of eq. (1) is never formed: a product with it is a batched product over tasks.
 
-*Light steps, rare checks.* A step is two products with the design and little else; every `CHECK_STEPS` of
-them the objective and the duality gap are computed, and steps that went wrong are undone.
+*Steps and checks.* A step consists of little more than two products with the design. The objective and the
+duality gap are computed every `CHECK_STEPS` steps, and steps that raised the objective are undone.
 
-*The certificate.* With the dual point theta = scale * (2/N) * residual, scaled until it is feasible,
+*Duality gap.* With the dual point theta = scale * (2/N) * residual, scaled to be feasible,
 
     gap = (1/N) ||residual||^2 (1 - scale)^2 + sum_j (lam ||b_j|| - scale <b_j, gradient_j>),
 
-a sum of terms that are each non-negative. Nothing cancels, so that the gap means something in float32 too.
+a sum of non-negative terms. There is no cancellation, so the gap is accurate in float32 too.
 """
 
 import abc
-from typing import Any
+from typing import Any, final
 
 import equinox as eqx
 import jax
@@ -34,31 +34,32 @@ from jaxtyping import Array, Bool, Float, Int
 from jlibo.solver.units import near_one
 
 CHECK_STEPS = 10
-"""Steps between two looks at the duality gap."""
+"""Steps between two computations of the duality gap."""
 
 CURVATURE_MARGIN = 1.1
-"""The first step size trusts an estimate of the curvature, from below, by this much."""
+"""Factor on the curvature estimate, which is a lower bound, for the initial step size."""
 
 ROUND_STEPS = 100
-"""Most steps inside a working set before the full gradient is looked at again."""
+"""Maximum number of steps on a working set before the full gradient is computed again."""
 
 ROUND_POWER = 4
-"""How much a round lowers the gap inside its working set: to (size of the set / all features) ** this. The
-smaller the set, the dearer a look at all features against one more step inside it."""
+"""A round lowers the gap on its working set by the factor (size of the set / number of features) ** this. The
+smaller the set, the more a full gradient costs relative to one more step on the set."""
 
 
 class AbstractGroups(eqx.Module):
-    """Which features belong together: sums over a group, handed back to each of its features."""
+    """A partition of the features into groups. Group sums are returned per feature."""
 
     @abc.abstractmethod
     def totals(self, values: Float[Array, " features"]) -> Float[Array, " features"]:
-        """Sum of `values` over each feature's own group."""
+        """Return, for each feature, the sum of `values` over its group."""
 
     @abc.abstractmethod
     def shares(self, dtype: Any) -> Float[Array, " features"] | float:
-        """One over the size of each feature's group: sums over features become sums over groups."""
+        """Return 1 / (group size) for each feature: weights that turn sums over features into group sums."""
 
 
+@final
 class Singletons(AbstractGroups):
     """Every feature is a group of its own."""
 
@@ -69,8 +70,9 @@ class Singletons(AbstractGroups):
         return 1.0
 
 
+@final
 class Members(AbstractGroups):
-    """Groups known before tracing, as a padded table: sums by gathering, never by scattering."""
+    """Static groups. Sums gather from a padded table instead of scattering."""
 
     ids: tuple[int, ...] = eqx.field(static=True)
 
@@ -92,8 +94,9 @@ class Members(AbstractGroups):
         return table, sizes
 
 
+@final
 class Pairs(AbstractGroups):
-    """Groups of a few features chosen while running, as the matrix of who shares a group with whom."""
+    """Groups of a few features chosen at run time, as a matrix: true where two features share a group."""
 
     same: Bool[Array, "features features"]
 
@@ -104,6 +107,7 @@ class Pairs(AbstractGroups):
         return 1.0 / self.same.sum(-1).astype(dtype)
 
 
+@final
 class Problem(eqx.Module):
     """Minimise (1/num_rows) ||targets - design coef||^2 + lam * sum of group norms."""
 
@@ -124,11 +128,11 @@ class Problem(eqx.Module):
         return 2 / self.num_rows * product
 
     def norms(self, values: Float[Array, "tasks features"]) -> Float[Array, " features"]:
-        """The norm of each feature's group, over all tasks. Values below 1e-19 count as zero in float32."""
+        """Return each feature's group norm over all tasks. Values below 1e-19 count as zero in float32."""
         return jnp.sqrt(self.groups.totals((values**2).sum(0)))
 
     def safe_norms(self, values: Float[Array, "tasks features"]) -> Float[Array, " features"]:
-        """`norms`, whatever the size of the values; too dear for a step."""
+        """Return `norms` without overflow or underflow; too expensive for every step."""
         values, unit = near_one(values)
         return unit * self.norms(values)
 
@@ -137,9 +141,9 @@ class Problem(eqx.Module):
         return (residual**2).sum() / self.num_rows + self.lam * penalty
 
     def gap(self, coef, residual, gradient, *, safe: bool = False) -> Float[Array, ""]:
-        """The duality gap at `coef`: an upper bound on how far its objective is from the minimum.
+        """Return the duality gap at `coef`: an upper bound on the objective minus its minimum.
 
-        With `safe`, also where all of the gradient is so small that its squares underflow.
+        With `safe`, the bound also holds if the gradient is so small that its squares underflow.
         """
         tiny = jnp.finfo(coef.dtype).tiny
         energy = (residual**2).sum()
@@ -152,8 +156,9 @@ class Problem(eqx.Module):
         return energy / self.num_rows * (1 - scale) ** 2 + penalty.sum()
 
 
+@final
 class Iterate(eqx.Module):
-    """A certified point, and the momentum and step size that lead on from it."""
+    """A point with its duality gap, and the momentum and step size of the next steps."""
 
     coef: Float[Array, "tasks features"]
     residual: Float[Array, "tasks rows"]
@@ -168,7 +173,7 @@ class Iterate(eqx.Module):
 
 
 def start(problem: Problem, coef, residual, gradient, num_steps) -> Iterate:
-    """An iterate at rest. The step size begins with an estimate of the largest curvature of any task."""
+    """Return an iterate without momentum; its step size uses an estimate of the largest task curvature."""
 
     def power_step(direction):
         image = problem.predict(direction)
@@ -180,7 +185,7 @@ def start(problem: Problem, coef, residual, gradient, num_steps) -> Iterate:
     curvature = (image**2).sum(-1) / jnp.maximum((direction**2).sum(-1), tiny)
     estimate = CURVATURE_MARGIN * 2 / problem.num_rows * curvature.max()
     bound = 2 / problem.num_rows * (problem.design**2).sum((1, 2)).max()
-    # Where nothing bends, any step size is right; one is as good as another.
+    # With zero curvature any step size is valid.
     bound = jnp.where(bound > 0, bound, 1)
     return Iterate(
         coef=coef,
@@ -197,7 +202,7 @@ def start(problem: Problem, coef, residual, gradient, num_steps) -> Iterate:
 
 
 def step(problem: Problem, lipschitz, coef, previous_coef, momentum):
-    """One accelerated proximal-gradient step (FISTA), without momentum again after an overshoot."""
+    """Take one accelerated proximal-gradient step (FISTA); an overshoot resets the momentum."""
     tiny = jnp.finfo(coef.dtype).tiny
     next_momentum = (1 + jnp.sqrt(1 + 4 * momentum**2)) / 2
     ahead = coef + (momentum - 1) / next_momentum * (coef - previous_coef)
@@ -209,10 +214,10 @@ def step(problem: Problem, lipschitz, coef, previous_coef, momentum):
 
 
 def advance(state: Iterate, problem: Problem) -> Iterate:
-    """`CHECK_STEPS` steps, then a look at where they led.
+    """Return the iterate after `CHECK_STEPS` steps, or the old one with a smaller step size if they failed.
 
-    Steps that were too long for the curvature they met raise the objective: they are taken back, and the
-    next ones are half as long. Steps that overflowed are taken back whatever their length.
+    Steps that are too long for the curvature raise the objective. They are undone, and the step size is
+    halved. Steps that overflow are undone whatever their size.
     """
     coef, previous_coef, momentum = lax.fori_loop(
         0,
@@ -251,8 +256,9 @@ def advance(state: Iterate, problem: Problem) -> Iterate:
     return jax.tree.map(lambda a, b: jnp.where(good, a, b), new, back)
 
 
+@final
 class Progress(eqx.Module):
-    """Where a working-set phase stands."""
+    """State of a working-set phase."""
 
     coef: Float[Array, "tasks features"]
     residual: Float[Array, "tasks rows"]
@@ -263,18 +269,18 @@ class Progress(eqx.Module):
 
 
 def is_crowded(coef: Float[Array, "tasks features"], size: int) -> Bool[Array, ""]:
-    """Whether so many features are in use that a working set of `size` has too little room for new ones."""
+    """Return whether the nonzero features leave too little room for new ones in a working set of `size`."""
     return 8 * (coef != 0).any(0).sum() > 7 * size
 
 
 def working_set_round(
     state: Progress, problem: Problem, ids: tuple[int, ...], size: int, target_gap, max_steps
 ) -> Progress:
-    """Solve on the `size` most promising features, all others staying zero, then look at all of them again.
+    """Solve on a working set of `size` features, all others zero, then compute the full gradient and gap.
 
-    The set holds every feature that is not zero (`is_crowded` sees to it that there is room), then the others
-    of their groups, then those whose group has the steepest gradient. A group that is cut by the set's edge
-    does no harm: its other features are zero, so its norm is right.
+    The set has every nonzero feature (`is_crowded` ensures that they fit), then the other features of their
+    groups, then the features whose groups have the largest gradient. A group may be only partly in the set:
+    its other features are zero, so its norm is correct.
     """
     coef = state.coef
     group_totals = problem.groups.totals
@@ -305,14 +311,14 @@ def working_set_round(
     )
     coef = jnp.zeros_like(coef).at[:, chosen].set(inner.coef, unique_indices=True)
     gradient = problem.gradient(inner.residual)
-    # No step at all: what is missing lies outside the set's reach, so a larger set has to take over.
+    # No step was taken: the remaining gap comes from features outside the set, so a larger set is needed.
     outgrown = is_crowded(coef, size) | (inner.num_steps == state.num_steps)
     gap = problem.gap(coef, inner.residual, gradient)
     return Progress(coef, inner.residual, gradient, gap, inner.num_steps, outgrown)
 
 
 def working_set_sizes(num_features: int) -> tuple[int, ...]:
-    """Sizes to try before all features at once: each is a compiled loop of its own, so there are few."""
+    """Return the sizes to try before all features. Each size compiles its own loop, so there are few."""
     sizes = []
     size = 16
     while 2 * size <= num_features:

@@ -1,5 +1,4 @@
-"""The group-lasso problem in units in which its numbers are about one: rows left out, lam bounded, groups as
-sums."""
+"""The group-lasso problem scaled to magnitudes near one, with masked rows zeroed and lam bounded."""
 
 import jax
 import jax.numpy as jnp
@@ -17,17 +16,17 @@ def _groups(ids: tuple[int, ...] | None) -> AbstractGroups:
 
 
 def group_norms(coef: Float[Array, "tasks features"], ids: tuple[int, ...] | None) -> Float[Array, " groups"]:
-    """The norm of each group over all tasks, whatever the size of the coefficients."""
+    """Return the norm of each group over all tasks, without overflow or underflow."""
     coef, unit = near_one(coef)
     squares = (coef**2).sum(0)
     if ids is not None:
         squares = jax.ops.segment_sum(squares, np.asarray(ids), num_segments=max(ids) + 1)
-    used = squares != 0  # NaN counts as used, and so stays NaN
+    used = squares != 0  # true for NaN, so NaN propagates
     return unit * jnp.where(used, jnp.sqrt(jnp.where(used, squares, 1)), 0)
 
 
 def scaled_problem(design, targets, mask, lam, ids) -> tuple[Problem, Units]:
-    """The problem without the rows that the mask leaves out, in units in which its numbers are about one."""
+    """Return the problem without the masked rows, scaled to magnitudes near one, and its units."""
     num_rows = jnp.asarray(targets.size, design.dtype)
     if mask is not None:
         design = jnp.where(mask[:, :, None], design, 0)
@@ -36,12 +35,13 @@ def scaled_problem(design, targets, mask, lam, ids) -> tuple[Problem, Units]:
     units = Units(exponent_near(design), exponent_near(targets))
     design = times_power_of_two(design, -units.design)
     targets = times_power_of_two(targets, -units.targets)
-    # Far above any `lambda_max` of such numbers: all larger ones, and infinity, have the same solution.
+    # The bound is far above `lambda_max` of the scaled data: larger values and infinity give the same
+    # solution.
     lam = jnp.minimum(times_power_of_two(lam, -units.lam), jnp.sqrt(jnp.finfo(design.dtype).max))
     return Problem(design, targets, lam, num_rows, _groups(ids)), units
 
 
 def rounded_up(value: Float[Array, ""], exponent: Array) -> Float[Array, ""]:
-    """`value * 2**exponent`, but the smallest normal number where a positive one underflows."""
+    """Return `value * 2**exponent`, or the smallest normal number if a positive result underflows."""
     result = times_power_of_two(value, exponent)
     return jnp.where(value > 0, jnp.maximum(result, jnp.finfo(value.dtype).tiny), result)

@@ -1,6 +1,7 @@
-"""What the group-lasso solver returns: a solution, its error bound, and in words how the solve ended."""
+"""The result of the group-lasso solver: a solution, its error bound and its status."""
 
 import enum
+from typing import final
 
 import equinox as eqx
 import numpy as np
@@ -8,7 +9,14 @@ from jaxtyping import Array, Float, Int
 
 
 class Status(enum.IntEnum):
-    """How a solve ended, or a task of a run. `Status(int(solution.status)).words` says it to a person."""
+    """Status of a solve, or of a task of a run. `words` describes it.
+
+    ```python
+    import jlibo
+
+    print(jlibo.Status(1).words)  # step limit: max_steps was reached before the tolerance; see the gap
+    ```
+    """
 
     CONVERGED = 0
     STEP_LIMIT = 1
@@ -21,6 +29,7 @@ class Status(enum.IntEnum):
 
     @property
     def words(self) -> str:
+        """One line that describes the status."""
         return _WORDS[self]
 
 
@@ -35,31 +44,48 @@ _WORDS = {
         "rescale design or targets, or use float64"
     ),
     Status.NON_FINITE_VALUES: "non-finite values: candidates with NaN or infinite values were never played",
-    Status.NON_FINITE_REWARDS: "non-finite rewards: nothing finite to play; the steps were not learned from",
+    Status.NON_FINITE_REWARDS: "non-finite rewards: no candidate had a finite value; the steps were ignored",
 }
 
 
+@final
 class Solution(eqx.Module):
-    """What the solver found, and how good it is.
+    """Result of `group_lasso`: the coefficients and how accurate they are.
 
-    Where `status` is neither CONVERGED nor STEP_LIMIT there is no answer: `coef`, `group_norms` and `gap` are
-    NaN.
+    If `status` is neither `CONVERGED` nor `STEP_LIMIT`, there is no solution: `coef`, `group_norms` and `gap`
+    are NaN.
+
+    ```python
+    import jax
+    import jlibo
+
+    design = jax.random.normal(jax.random.key(0), (3, 40, 5))
+    solution = jlibo.group_lasso(design, design[:, :, 1], 0.5)
+    print(jlibo.Status(int(solution.status)).words)
+    print(float(solution.gap), solution.coef.shape)
+    ```
     """
 
     coef: Float[Array, "tasks features"]
+    """The coefficients of each task."""
     group_norms: Float[Array, " groups"]
+    """The norm of each group over all tasks."""
     gap: Float[Array, ""]
-    """Duality gap: the objective at `coef` exceeds the minimum by at most this much. Absolute.
+    """Duality gap: the objective at `coef` exceeds the minimum by at most this absolute amount.
 
-    Rounded up where the dtype cannot hold it: to its smallest normal number, or to infinity. The status does
-    not depend on that.
+    If the dtype cannot represent the gap, it is rounded up to the smallest normal number or to infinity. The
+    status does not depend on this rounding.
     """
     num_steps: Int[Array, ""]
+    """Proximal-gradient steps taken."""
     status: Int[Array, ""]
     """A `Status`, as a number."""
 
     def describe(self) -> str:
-        """One sentence; for a batch, one with the spread of steps and gaps over all that have an answer."""
+        """Return one sentence on the status.
+
+        For a batch, the sentence has the range of steps and gaps over the problems that have a solution.
+        """
         statuses = np.ravel(self.status)
         answered = np.isin(statuses, [Status.CONVERGED, Status.STEP_LIMIT])
         steps, gaps = np.ravel(self.num_steps)[answered], np.ravel(self.gap)[answered]

@@ -1,12 +1,14 @@
-"""Powers of two that bring a problem's numbers to about one, and its answer back: exact, in any precision.
+"""Exact scaling by powers of two: of a problem to magnitudes near one, and of its solution back.
 
 The group lasso is equivariant. With `design` in units of 2^p and `targets` in units of 2^q, the coefficients
 are in units of 2^(q - p), lam in units of 2^(p + q), and the objective and the gap in units of 2^(2q).
-Squares of numbers of about one neither overflow nor underflow, and multiplication by a power of two rounds
-nothing, so that data of ordinary size give the same bits as without.
+Squares of numbers near one neither overflow nor underflow. Multiplication by a power of two is exact, so data
+of ordinary magnitude give the same bits as without scaling.
 
-XLA counts subnormal numbers as zero on most devices, and so does this module.
+XLA treats subnormal numbers as zero on most devices, and so does this module.
 """
+
+from typing import final
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -15,25 +17,26 @@ from jaxtyping import Array, Float, Int
 
 
 def near_one(values: Float[Array, "..."]) -> tuple[Float[Array, "..."], Float[Array, ""]]:
-    """`values` over the power of two nearest to their largest size, and that power; 1 for all zeros.
+    """Return `values` divided by the power of two nearest to their largest magnitude, and that power.
 
-    The power and its inverse are normal numbers. They are constants to differentiation.
+    The power is 1 if all values are zero. It and its inverse are normal numbers, and constants under
+    differentiation.
     """
     power = _power_near(values)
     return values * _rounded_to_power(1 / power), power
 
 
 def exponent_near(values: Float[Array, "..."]) -> Int[Array, ""]:
-    """The exponent of the power of two nearest to the largest size; 0 for all zeros, or if one is NaN."""
+    """Return the exponent of the power of two nearest to the largest magnitude; 0 for all zeros or a NaN."""
     exponent = jnp.round(jnp.log2(_power_near(values)))
     return jnp.where(jnp.isnan(exponent), 0, exponent).astype(jnp.int32)
 
 
 def times_power_of_two(values: Float[Array, "..."], exponent: Int[Array, ""]) -> Float[Array, "..."]:
-    """`values * 2**exponent`, for exponents up to four times the largest of the dtype.
+    """Return `values * 2**exponent`, for exponents up to four times the largest of the dtype.
 
-    The power is applied in four parts of one sign. What is between lies between the value and the result, so
-    that it overflows or underflows only if the result does.
+    The power is applied in four factors whose exponents have the same sign. Each intermediate value lies
+    between the input and the result, so it overflows or underflows only if the result does.
     """
     part = exponent // 4
     power, last = (
@@ -43,7 +46,7 @@ def times_power_of_two(values: Float[Array, "..."], exponent: Int[Array, ""]) ->
 
 
 def nearest_power(value: Float[Array, ""]) -> Float[Array, ""]:
-    """The power of two nearest to the size of `value`; it and its inverse are normal numbers."""
+    """Return the power of two nearest to the magnitude of `value`; it and its inverse are normal numbers."""
     kind = jnp.finfo(value.dtype)
     most = 2.0 ** (kind.maxexp - 3)
     size = jnp.clip(jnp.abs(value), 1 / most, most)
@@ -56,21 +59,22 @@ def _power_near(values):
 
 
 def _rounded_to_power(value):
-    """The nearest power of two, as a number that the compiler does not look into.
+    """Return the nearest power of two behind an optimisation barrier.
 
-    XLA would multiply constants with each other first, whether or not that overflows, and compute the power
-    anew for every entry that it multiplies.
+    Without the barrier XLA multiplies constants with each other first, whether or not that overflows, and
+    recomputes the power for every entry that it multiplies.
     """
     bits = jnp.finfo(value.dtype).nexp
     return lax.optimization_barrier(lax.reduce_precision(value, exponent_bits=bits, mantissa_bits=0))
 
 
 LARGEST = 8
-"""No entry of design or targets is larger in their units: 1.5 by the nearest power, 8 at the range's end."""
+"""Bound on the scaled entries of design and targets: 1.5 by the nearest power, 8 at the end of the range."""
 
 
+@final
 class Units(eqx.Module):
-    """The exponents of the units in which the numbers of a problem are about one."""
+    """Exponents of the powers of two that scale a problem to magnitudes near one."""
 
     design: Int[Array, ""]
     targets: Int[Array, ""]
