@@ -88,7 +88,7 @@ def test_mean_and_standard_error():
         ({"a": (("x", "x"), np.zeros((2, 2)))}, {}, "different names"),
         ({"a": (("x",), np.zeros(2)), "b": (("x",), np.zeros(3))}, {}, "'x' is 2 long in array a, but got 3"),
         ({"a": (("x",), np.zeros(2))}, {"x": (("x",), np.zeros(3))}, "but got 3 in coordinate x"),
-        ({}, {"x": (("x", "y"), np.zeros((2, 2)))}, "of one axis each"),
+        ({}, {"x": (("x", "y"), np.zeros((2, 2)))}, "coordinates with one axis"),
     ],
 )
 def test_names_that_do_not_fit_are_refused(arrays, coords, message):

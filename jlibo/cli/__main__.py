@@ -1,4 +1,4 @@
-"""`python -m jlibo.cli` is the command `jlibo`."""
+"""Run the command line as `python -m jlibo.cli`; the same as the command `jlibo`."""
 
 import sys
 

@@ -1,13 +1,13 @@
-"""What the command line does when something fails: one line, an exit code, and no traceback.
+"""Error handling of the command line: a one-line message and an exit code, without a traceback.
 
 | exit code | when                                                                                         |
 |-----------|----------------------------------------------------------------------------------------------|
-| 0         | all is done                                                                                  |
-| 1         | a fault of the program, or not enough memory; the traceback is in a file, which is named     |
+| 0         | success                                                                                      |
+| 1         | a bug in jlibo (the message names a file with the traceback), or not enough memory           |
 | 2         | the command, a setting or a file that was given cannot be used                               |
-| 74        | reading or writing failed, as on a full disk                                                 |
+| 74        | reading or writing failed, for example on a full disk                                        |
 | 130       | interrupted (Ctrl-C)                                                                         |
-| 141       | the reader of the output, such as `head`, went away                                          |
+| 141       | the reader of the output, such as `head`, closed the pipe                                    |
 """
 
 import contextlib
@@ -26,16 +26,19 @@ MAX_LINE = 1000
 
 
 class UsageError(Exception):
-    """Something the user can put right, said in one line."""
+    """An error that the user can fix; the message is one line."""
 
 
 def run_safely(run: Callable[[], int], *, known: tuple[type[Exception], ...], debug: bool = False) -> int:
-    """Call `run` and return its exit code; print one line for whatever it raises.
+    """Call `run` and return its exit code; an exception is printed as one line.
 
     **Arguments:**
 
-    - `known`: exceptions that say in their message what the user can put right.
-    - `debug`: show the traceback too.
+    - `run`: the command.
+    - `known`: exceptions whose message says what the user can fix.
+    - `debug`: print the traceback too.
+
+    **Returns:** the exit code, see the table of this module.
     """
     _make_printable(sys.stdout)
     _make_printable(sys.stderr)
@@ -46,7 +49,7 @@ def run_safely(run: Callable[[], int], *, known: tuple[type[Exception], ...], de
             except SystemExit as stop:  # `--help` and `--version`
                 code = _exit_code(stop)
             if sys.stdout is not None:
-                # Here, where a full device can still be reported, and not when the interpreter ends.
+                # Flush here, where a full device can still be reported, and not at interpreter exit.
                 sys.stdout.flush()
     except KeyboardInterrupt:
         say("stopped.")
@@ -62,15 +65,15 @@ def run_safely(run: Callable[[], int], *, known: tuple[type[Exception], ...], de
 
 
 def say(line: str) -> None:
-    """Print a line to the standard error, which may be closed or full."""
-    # Some messages list differences on indented lines. All other control characters are escaped, line breaks
-    # too: a name in a message may have them.
+    """Print a line to the standard error, and ignore errors if that is closed or full."""
+    # Some messages list differences on indented lines. All other line breaks and control characters are
+    # escaped, because a name in a message may contain them.
     lines = [printable(part, max_length=MAX_LINE) for part in line.split("\n  ")]
     _write_stderr("jlibo: " + "\n  ".join(lines) + "\n")
 
 
 def explain_os_error(error: OSError) -> str:
-    """An `OSError` in one line: what could not be read or written, and why."""
+    """Return one line about an `OSError`: the file, if known, and the reason."""
     reason = error.strerror or str(error) or type(error).__name__
     return f"'{printable(error.filename)}': {reason}" if error.filename is not None else reason
 
@@ -96,7 +99,7 @@ def _explain(error: Exception, known: tuple[type[Exception], ...], *, debug: boo
 
 
 def _write_traceback() -> str | None:
-    """Write the traceback to a new file that the user alone can read."""
+    """Write the traceback to a new file that only the user can read, and return its path."""
     try:
         handle, path = tempfile.mkstemp(prefix="jlibo-error-", suffix=".txt")
         with open(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
@@ -107,7 +110,7 @@ def _write_traceback() -> str | None:
 
 
 def _exit_code(stop: SystemExit) -> int:
-    if isinstance(stop.__context__, BrokenPipeError):  # rich exits on its own
+    if isinstance(stop.__context__, BrokenPipeError):  # rich raises SystemExit for a broken pipe
         return BROKEN_PIPE
     return stop.code if isinstance(stop.code, int) else 0 if stop.code is None else FAULT
 
@@ -121,7 +124,7 @@ def _write_stderr(text: str) -> None:
 
 
 def _make_printable(stream) -> None:
-    """Let a stream replace characters that its encoding does not have, as on an ASCII terminal."""
+    """Make a stream replace characters that its encoding lacks, as on an ASCII terminal."""
     if hasattr(stream, "reconfigure"):
         with contextlib.suppress(OSError, ValueError):
             stream.reconfigure(errors="backslashreplace" if _is_unicode(stream) else "replace")
@@ -132,12 +135,12 @@ def _is_unicode(stream) -> bool:
 
 
 def plus_minus(stream=None) -> str:
-    """The sign between a mean and its error, as far as the stream, by default stdout, can print it."""
+    """Return the plus-minus sign, or `+-` if the stream (by default stdout) cannot print it."""
     return "±" if _is_unicode(sys.stdout if stream is None else stream) else "+-"
 
 
 def _flush_or_forget() -> None:
-    """Flush the output. What cannot be written is dropped, or Python would complain about it at its end."""
+    """Flush the output, and drop what cannot be written. Python would report it at exit otherwise."""
     for stream in (sys.stdout, sys.stderr):
         if stream is None:
             continue
@@ -152,7 +155,7 @@ def _flush_or_forget() -> None:
 
 @contextlib.contextmanager
 def _one_line_warnings() -> Iterator[None]:
-    """Print warnings as notes of one line."""
+    """Print warnings as one-line notes."""
     with warnings.catch_warnings():
 
         def show(message, *_, **__):

@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from typing import Any, NoReturn
+from typing import Any, NoReturn, final
 
 from jlibo.cli import memory as memory_cli
 from jlibo.cli import reproduce as reproduce_cli
@@ -16,16 +16,21 @@ from jlibo.tune.memory.memory import MemoryFileError
 from jlibo.version import __version__
 
 USAGE_ERRORS = (MemoryFileError, *reproduce_cli.REPRODUCE_ERRORS, *sweep_cli.SWEEP_ERRORS)
-"""What the user can put right; the message says how."""
+"""Errors that the user can fix; the message says how."""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; returns the exit code (see `failures`)."""
+    """Run the command line and return the exit code (see `failures`).
+
+    **Arguments:**
+
+    - `arguments`: the words after `jlibo`; by default those of the process.
+    """
     words = sys.argv[1:] if arguments is None else arguments
 
     def run() -> int:
         imported()
-        if any("\0" in word for word in words):  # no name of a file, and no shell passes it on
+        if any("\0" in word for word in words):  # invalid in file names, and shells cannot pass it
             raise UsageError("an argument has a null character.")
         parser = _parser()
         options = parser.parse_args(words)
@@ -37,8 +42,9 @@ def main(arguments: list[str] | None = None) -> int:
     return run_safely(run, known=USAGE_ERRORS, debug="--debug" in words)
 
 
+@final
 class _Parser(argparse.ArgumentParser):
-    """A parser that says in one line what is wrong, and has `--debug`."""
+    """A parser with the option `--debug` that raises a one-line `UsageError` instead of exiting."""
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
@@ -47,7 +53,7 @@ class _Parser(argparse.ArgumentParser):
         )
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        # argparse drops the error of a stream that cannot be written to.
+        # argparse ignores errors of a stream that cannot be written to. They must be reported.
         print(message, end="", file=file or sys.stdout)
 
     def error(self, message: str) -> NoReturn:
@@ -58,9 +64,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="jlibo",
         description="Lifelong Bayesian optimisation: reproduce the paper's experiments.",
-        epilog="Exit codes: 0 done; 1 a fault of the program or too little memory; 2 something in the "
-        "command or in a given file cannot be used; 74 reading or writing failed, as on a full disk; "
-        "130 interrupted; 141 the reader of the output went away.",
+        epilog="Exit codes: 0 success; 1 a bug in jlibo or not enough memory; 2 the command, a setting or a "
+        "file that was given cannot be used; 74 reading or writing failed, for example on a full disk; "
+        "130 interrupted; 141 the reader of the output closed the pipe.",
     )
     parser.add_argument("--version", action="version", version=f"jlibo {__version__}")
     commands: Any = parser.add_subparsers(dest="command", metavar="COMMAND")
@@ -71,5 +77,5 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def keep_compiled_programs(jax: Any) -> None:
-    """Keep compiled programs in the user's cache folder, for the next time."""
+    """Store compiled programs in the user's cache folder for later processes."""
     keep_programs()

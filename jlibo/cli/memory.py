@@ -1,7 +1,7 @@
 """The command line of the tuner's memory: `jlibo memory show`, `export`, `import` and `salvage`.
 
-What the user can put right is raised as a `MemoryFileError`, which `jlibo.cli` prints without a traceback.
-Names and values in a memory may come from a stranger, so they are escaped before they are printed.
+Errors that the user can fix are raised as `MemoryFileError`, which `jlibo.cli` prints without a traceback.
+Names and values in a memory may come from an untrusted source and are escaped before they are printed.
 """
 
 import argparse
@@ -18,14 +18,12 @@ from jlibo.tune.memory.memory import Memory, MemoryFileError, MemoryMismatch, Ta
 from jlibo.tune.memory.records import strict_json
 from jlibo.tune.space.space import Categorical, SearchSpace
 
-_MOST_FEATURES = 2000  # with which `show` learns what matters
+_MOST_FEATURES = 2000  # above this, `show` does not learn the importance of parameters
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add `memory` and its actions to the commands of `jlibo`."""
-    memory = commands.add_parser(
-        "memory", help="look at a tuner's memory, write it as text, read it from text"
-    )
+    memory = commands.add_parser("memory", help="show, export, import or salvage a tuner's memory")
     actions = memory.add_subparsers(dest="action", metavar="ACTION", required=True)
 
     show = actions.add_parser("show", help="print the search space and the tasks")
@@ -39,25 +37,29 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     export.set_defaults(run=_export)
 
     importing = actions.add_parser("import", help="add trials from JSON lines, all of them or none")
-    importing.add_argument("file", metavar="FILE", help="a tuner's memory, which is made if it is new")
-    importing.add_argument("lines", metavar="LINES", help="what `jlibo memory export` wrote; - is the input")
+    importing.add_argument("file", metavar="FILE", help="a tuner's memory; created if there is none")
+    importing.add_argument("lines", metavar="LINES", help="a file from `jlibo memory export`; - is stdin")
     importing.add_argument(
         "--space",
         metavar="SPACE.json",
-        help="what `jlibo memory export --space` wrote; a new memory needs it",
+        help="a file from `jlibo memory export --space`; required for a new memory",
     )
-    importing.add_argument("--minimise", action="store_true", help="low scores are good ones")
+    importing.add_argument("--minimise", action="store_true", help="lower scores are better")
     importing.set_defaults(run=_import)
 
-    salvaging = actions.add_parser("salvage", help="write what can be read of a damaged memory to a new one")
-    salvaging.add_argument("file", metavar="FILE", help="a damaged memory, which stays as it is")
-    salvaging.add_argument("new", metavar="NEW", help="where to write; nothing may be there")
+    salvaging = actions.add_parser("salvage", help="copy the readable part of a damaged memory to a new one")
+    salvaging.add_argument("file", metavar="FILE", help="a damaged memory; it is not changed")
+    salvaging.add_argument("new", metavar="NEW", help="path of the new memory; must not exist")
     salvaging.add_argument(
-        "--space", metavar="SPACE.json", help="the search space, used if that in FILE cannot be read"
+        "--space", metavar="SPACE.json", help="the search space, used if that of FILE cannot be read"
     )
-    salvaging.add_argument("--minimise", action="store_true", help="low scores are good ones, likewise")
     salvaging.add_argument(
-        "--unverified", action="store_true", help="also keep rows whose checksum does not match, if they fit"
+        "--minimise", action="store_true", help="lower scores are better; used likewise if FILE does not say"
+    )
+    salvaging.add_argument(
+        "--unverified",
+        action="store_true",
+        help="also keep rows whose checksum does not match if they are valid",
     )
     salvaging.set_defaults(run=_salvage)
 
@@ -77,10 +79,10 @@ def _show(options: argparse.Namespace) -> int:
     direction = "maximise" if memory.maximise else "minimise"
 
     def show(line: str) -> None:
-        # As `Text` a bracket in a name is a bracket, and not markup.
+        # In a `Text`, brackets in names are not parsed as markup.
         console.print(Text(printable(line, max_length=None)), soft_wrap=True)
 
-    console.begin_capture()  # printed at the end, where it is known what to do if that fails
+    console.begin_capture()  # printed at the end by `_print_lines`: rich would handle a failed write itself
     show(f"{options.file}: {len(tasks)} tasks, {len(trials)} trials, to {direction}")
     for name, parameter in memory.space.items():
         show(f"  {printable(name)}: {printable(repr(parameter), max_length=10 * MAX_LENGTH)}")
@@ -111,7 +113,7 @@ def _cells(task: TaskRecord, trials: list[TrialRecord], maximise: bool) -> list[
     scored = [(trial.score, trial) for trial in trials if trial.score is not None]
     if not scored:
         return [task.name, task.source, *map(str, counts), "-", "-"]
-    # The first of equals, in either direction.
+    # The first of equal scores, in both directions.
     score, best = (max if maximise else min)(scored, key=lambda pair: pair[0])
     params = ", ".join(f"{name}={_short(value)}" for name, value in best.params.items())
     return [task.name, task.source, *map(str, counts), f"{score:.6g}", params]
@@ -122,11 +124,11 @@ def _short(value: Any) -> str:
 
 
 def _selected_kernels(memory: Memory) -> str | None:
-    """What the tasks teach about the parameters, in words; None before there is a task with two scores."""
+    """Return a line about the importance of parameters, or None without a task that has two scores."""
     num_features = _num_features(memory.space)
     if num_features > _MOST_FEATURES:
         return f"what matters is not computed: the space has {num_features:,} features."
-    from jlibo.tune.tuner import Tuner  # here: learning compiles, and the other commands should not wait
+    from jlibo.tune.tuner import Tuner  # a slow import that other commands do not need
 
     importance = Tuner(memory.space, memory=memory).importance()
     if not importance:
@@ -138,7 +140,7 @@ def _selected_kernels(memory: Memory) -> str | None:
 
 
 def _num_features(space: SearchSpace) -> int:
-    """How many features learning would compute with, at most: a stranger's space may have any size."""
+    """Return an upper bound on the number of features. An untrusted space may have any size."""
     alone = in_pairs = squares = 0
     for parameter in space.values():
         most = parameter.num_values - 1 if isinstance(parameter, Categorical) else None
@@ -171,17 +173,17 @@ def _export(options: argparse.Namespace) -> int:
 def _print_lines(lines: Iterable[str]) -> None:
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     for line in lines:
-        # What the terminal cannot show is escaped, so that an export stays valid JSON.
+        # Characters that the terminal cannot show are escaped, which keeps an export valid JSON.
         print(line.encode(encoding, "backslashreplace").decode(encoding))
 
 
 def _write_file(out: str, lines: Iterable[str], *, memory_path: str) -> None:
-    """Write a whole file or none: a half-written export must not take the place of a good one."""
+    """Write a file atomically: an incomplete export must not replace a complete one."""
     path = Path(out)
     try:
         if path.exists() and path.samefile(memory_path):
             raise MemoryFileError(f"--out '{printable(out)}' is the memory itself: give another path.")
-        if path.exists() and not path.is_file():  # a pipe or a device: there is nothing to replace
+        if path.exists() and not path.is_file():  # a pipe or a device cannot be replaced
             with open(path, "w", encoding="utf-8") as file:
                 file.writelines(f"{line}\n" for line in lines)
             return
@@ -196,7 +198,7 @@ def _write_file(out: str, lines: Iterable[str], *, memory_path: str) -> None:
 
 
 def _import(options: argparse.Namespace) -> int:
-    lines = _read_lines(options.lines)  # all of it first: the memory is not locked while someone types
+    lines = _read_lines(options.lines)  # before the memory is opened, so that it is not locked during input
     space = None if options.space is None else _read_space(options.space)
     path = Path(options.file)
     try:
@@ -208,7 +210,7 @@ def _import(options: argparse.Namespace) -> int:
             )
         else:
             maximise = not options.minimise
-            check_lines(lines, space=space, maximise=maximise)  # a bad line should leave no new file behind
+            check_lines(lines, space=space, maximise=maximise)  # before a file is created
             memory = Memory.open(path, space=space, maximise=maximise)
         with memory:
             _check_same_problem(memory, space, minimise=options.minimise)
@@ -229,12 +231,12 @@ def _import(options: argparse.Namespace) -> int:
 
 
 def _check_same_problem(memory: Memory, space: SearchSpace | None, *, minimise: bool) -> None:
-    """What the command says about the problem has to fit the memory; what it leaves out, fits."""
+    """Raise a `MemoryMismatch` if `--space` or `--minimise` was given and differs from the memory."""
     maximise = False if minimise else memory.maximise
     differences = memory.differences(space=space or memory.space, maximise=maximise)
     if differences:
         raise MemoryMismatch(
-            f"'{printable(memory.path)}' remembers another problem than --space and --minimise say:\n"
+            f"'{printable(memory.path)}' holds another problem than --space and --minimise describe:\n"
             + "\n".join(f"  {line}" for line in differences)
         )
 
@@ -242,7 +244,7 @@ def _check_same_problem(memory: Memory, space: SearchSpace | None, *, minimise: 
 def _read_lines(name: str) -> list[str]:
     try:
         data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
-        # Split at the ends of lines alone: JSON may hold other characters that `str.splitlines` splits at.
+        # `str.splitlines` would also split at other characters that JSON strings may contain.
         return data.decode("utf-8-sig").split("\n")
     except OSError as error:
         raise MemoryFileError(f"cannot read '{printable(name)}' ({error.strerror or error}).") from None
@@ -269,7 +271,7 @@ def _read_space(name: str) -> SearchSpace:
 
 
 def _salvage(options: argparse.Namespace) -> int:
-    """Returns 1 if anything was lost."""
+    """Salvage a memory, and return 1 if anything was lost, else 0."""
     from jlibo.tune.memory.salvage import salvage
 
     report = salvage(

@@ -1,7 +1,7 @@
 """The command line of the paper's experiments: `jlibo list`, `jlibo reproduce NAME`.
 
-What the user can put right is raised as one of `REPRODUCE_ERRORS` or as a `UsageError`, which `jlibo.cli`
-prints in one line. The command is checked before anything that takes time.
+Errors that the user can fix are raised as one of `REPRODUCE_ERRORS` or as a `UsageError`, which `jlibo.cli`
+prints as one line. The command is checked before any work that takes time.
 """
 
 import argparse
@@ -19,11 +19,11 @@ from jlibo.printable import printable
 from jlibo.sweeps.program_cache import keep_programs
 
 REPRODUCE_ERRORS = (SettingError, RunFolderError)
-"""What `jlibo.cli` prints in one line."""
+"""Errors that `jlibo.cli` prints as one line, with the exit code of usage errors."""
 
 MAX_SEED = 2**31
 BROKEN_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)
-"""Errors of the disk, which another command would meet too."""
+"""Errors of the disk, not of the command; another command would get them too."""
 
 
 def add_parsers(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -75,7 +75,7 @@ def _reproduce(options: argparse.Namespace) -> int:
     num_seeds, first_seed = _check_seeds(options.seeds, options.first_seed)
     experiments = _check_experiments(options, num_seeds)
 
-    # jax is set up here, after everything that can be wrong about the command has been looked at.
+    # jax is configured only after the command has been checked.
     import jax
 
     if options.x64:
@@ -91,7 +91,7 @@ def _reproduce(options: argparse.Namespace) -> int:
     _check_folder(folder)
     for experiment in experiments:
         check_replaceable(folder / run_name(experiment))
-    # All that the process did so far was to start and to import, and it did it on one core.
+    # Until here the process has only started and imported, on one core, so CPU time is wall time.
     import_seconds = time.process_time()
     for experiment in experiments:
         with _progress(experiment.name) as report:
@@ -139,7 +139,7 @@ def _check_experiments(options: argparse.Namespace, num_seeds: int) -> list[Expe
 
 
 def _check_folder(folder: Path) -> None:
-    """Find out before the work whether there is a place for its results, and tidy it up."""
+    """Check before the run that results can be written, and remove leftovers of killed processes."""
     from jlibo.experiments.folder import check_writable
 
     try:
@@ -150,7 +150,7 @@ def _check_folder(folder: Path) -> None:
             raise
         reason = error.strerror or error
         raise UsageError(f"cannot write to '{printable(folder)}': {reason}. Give another --out.") from None
-    except ValueError as error:  # a name that no file can have
+    except ValueError as error:  # an invalid file name
         raise UsageError(f"cannot write to '{printable(folder)}': {error}. Give another --out.") from None
 
 
@@ -210,7 +210,7 @@ def _print_table(result, path: Path | None, import_seconds: float) -> None:
     heading = f"regret after {result.experiment.num_tasks} tasks" if offline else "lifelong regret"
     table = Table(title=f"{run_title(result.experiment)}, {result.num_seeds} seeds", title_justify="left")
     table.add_column("agent")
-    # Whoever knows the true kernels asks whether they were found; a tuner asks how good the best is so far.
+    # With a known true support, recovery is shown; without, as in tuning, the simple regret is.
     tuning = result.true_support is None
     early = min(10, result.experiment.horizon)
     if tuning:
@@ -256,7 +256,7 @@ def _print_table(result, path: Path | None, import_seconds: float) -> None:
     words = f"import {import_seconds:.1f} s, compile {timing['compile_s']:.1f} s, run {timing['run_s']:.1f} s"
     if path is not None:
         words += f"; written to {printable(path, max_length=1000)}/"
-    # As `Text` a bracket in the path is a bracket; without wrapping the path can be copied.
+    # In a `Text`, brackets in the path are not parsed as markup. Without wrapping, the path can be copied.
     console.print(Text(words), soft_wrap=True)
     console.file.flush()
 

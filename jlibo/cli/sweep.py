@@ -1,7 +1,7 @@
 """The command line of sweeps: `jlibo sweep CONFIG.toml`.
 
-What the user can put right is raised as one of `SWEEP_ERRORS`; `jlibo.cli.failures` prints it in one line,
-and whatever else fails. The config is looked at before anything that takes time.
+Errors that the user can fix are raised as one of `SWEEP_ERRORS`. `jlibo.cli.failures` prints these and all
+other errors as one line. The config is checked before any work that takes time.
 """
 
 import argparse
@@ -29,9 +29,9 @@ from jlibo.sweeps.dask_engine import ClusterError, WorkerError
 from jlibo.sweeps.folder import storage_errors
 
 SWEEP_ERRORS = (ConfigError, SettingError, SweepFolderError, BudgetError)
-"""What the user can put right: `jlibo.cli` prints it in one line, with the exit code of usage errors."""
+"""Errors that the user can fix; `jlibo.cli` prints them as one line, with the exit code of usage errors."""
 RUN_ERRORS = (WorkerError, ClusterError)
-"""What went wrong elsewhere: one line too, and the exit code of other failures."""
+"""Errors of a cluster; printed as one line, with the exit code of other failures."""
 MAX_DEVICES = 256
 _ANY_MEMORY = 2**63
 
@@ -39,23 +39,23 @@ _ANY_MEMORY = 2**63
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add `sweep` to the commands of `jlibo`."""
     parser = commands.add_parser(
-        "sweep", help="run an experiment over seeds and settings, in pieces that outlive a crash"
+        "sweep", help="run an experiment over seeds and settings; can be resumed after a crash"
     )
     parser.add_argument("config", metavar="CONFIG.toml", help="what to run; docs/sweeps.md shows one")
     parser.add_argument(
-        "--out", metavar="DIR", help="keep finished chunks and the result here; run again to go on"
+        "--out", metavar="DIR", help="folder for finished chunks and the result; run again to resume"
     )
     parser.add_argument(
         "--dask",
         metavar="ADDRESS",
-        help="run on the Dask scheduler there; `local` starts one on this machine",
+        help="run on the Dask scheduler at ADDRESS; `local` starts one on this machine",
     )
-    parser.add_argument("--workers", metavar="N", help="workers of `--dask local` (default: one a core)")
-    parser.add_argument("--devices", metavar="N", help="how many devices; on a CPU, virtual ones")
+    parser.add_argument("--workers", metavar="N", help="workers of `--dask local` (default: one per core)")
+    parser.add_argument("--devices", metavar="N", help="number of devices; on a CPU, virtual devices")
     parser.add_argument(
         "--distributed",
         action="store_true",
-        help="one of several processes (jax.distributed), as Slurm starts",
+        help="run as one of several processes (jax.distributed) that, for example, Slurm started",
     )
     parser.add_argument("--x64", action="store_true", help="compute in double precision")
     parser.add_argument(
@@ -69,7 +69,7 @@ def _run(options: argparse.Namespace) -> int:
     # Workers elsewhere can have more memory than this machine.
     config = read_config(options.config, memory=None if options.dask in (None, "local") else _ANY_MEMORY)
 
-    # jax is set up here, after everything that can be wrong about the command has been looked at.
+    # jax is configured only after the command has been checked.
     import jax
 
     _set_up(jax, options, num_devices)
@@ -116,7 +116,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _was_interrupted(error: BaseException | None) -> bool:
-    """Whether Ctrl-C is the cause: in the middle of a library it can come out as another error."""
+    """Return whether Ctrl-C caused `error`: within a library it can surface as another exception."""
     seen = 0
     while error is not None and seen < 100 and not isinstance(error, KeyboardInterrupt):
         error, seen = error.__cause__ or error.__context__, seen + 1
@@ -133,7 +133,7 @@ def _check_options(options: argparse.Namespace) -> tuple[int | None, int]:
     num_devices = None if options.devices is None else _whole_number("--devices", options.devices)
     num_workers = _whole_number("--workers", options.workers or str(os.cpu_count() or 1))
     if options.workers is not None and options.dask != "local":
-        raise ConfigError("--workers goes with --dask local: elsewhere the cluster has its own.")
+        raise ConfigError("--workers goes with --dask local: other clusters have their own workers.")
     for flag, value in (("--devices", options.devices), ("--distributed", options.distributed or None)):
         if options.dask is not None and value is not None:
             raise ConfigError(f"{flag} and --dask exclude each other: on Dask every worker has one device.")
@@ -155,7 +155,7 @@ def _check_options(options: argparse.Namespace) -> tuple[int | None, int]:
 def _whole_number(name: str, text: str) -> int:
     try:
         number = int(text)
-    except ValueError:  # also of more than 4,300 digits
+    except ValueError:  # also for more than 4,300 digits
         number = 0
     if number < 1:
         raise ConfigError(
@@ -165,11 +165,11 @@ def _whole_number(name: str, text: str) -> int:
 
 
 def _set_up(jax: Any, options: argparse.Namespace, num_devices: int | None) -> None:
-    """All that has to be set before jax looks for devices."""
-    # More threads than devices, or programs wait for each other for ever (jax 0.10 on a CPU).
+    """Configure jax before it initialises its devices."""
+    # XLA needs more threads than devices, or programs can deadlock (jax 0.10 on a CPU).
     os.environ.setdefault("NPROC", str(max(4, os.cpu_count() or 1, (num_devices or 1) + 2)))
     if num_devices is not None:
-        with contextlib.suppress(RuntimeError):  # jax runs already: take what there is
+        with contextlib.suppress(RuntimeError):  # jax is already initialised: use its devices
             jax.config.update("jax_num_cpu_devices", num_devices)
     if options.x64:
         jax.config.update("jax_enable_x64", True)
@@ -186,7 +186,7 @@ def _set_up(jax: Any, options: argparse.Namespace, num_devices: int | None) -> N
 
 
 def _join_processes(jax: Any) -> None:
-    """Become one of several processes; jax finds the others by itself under Slurm, MPI and on TPUs."""
+    """Join the processes of `jax.distributed`. jax finds the others under Slurm, MPI and on TPUs."""
     try:
         jax.distributed.initialize()
     except ValueError as error:
@@ -218,7 +218,7 @@ def _client(address: str | None, num_workers: int) -> Iterator[Any]:
         except dask_cluster.CredentialsError as error:
             raise ConfigError(f"--dask local: {error}") from None
         except (OSError, ValueError, TypeError, RuntimeError) as error:
-            # RuntimeError and TypeError: distributed has no TLS key for a scheduler that wants one.
+            # RuntimeError and TypeError: distributed has no TLS key for a scheduler that requires one.
             raise ConfigError(
                 f"--dask: there is no scheduler at '{printable(address)}' ({printable(error)})."
             ) from None
@@ -227,7 +227,7 @@ def _client(address: str | None, num_workers: int) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _without_log() -> Iterator[None]:
-    """Keep the log of Dask off the terminal: what matters in it is raised as well."""
+    """Suppress the log of Dask. Errors that matter are also raised."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -240,10 +240,10 @@ def _without_log() -> Iterator[None]:
 
 
 def summary_rows(config: SweepConfig, result: Labelled) -> list[dict[str, Any]]:
-    """A row for each point and agent: settings, mean and standard error over seeds."""
+    """Return a row per point and agent: settings, mean and standard error over seeds."""
     offline = config.experiment.kind == "offline"
     regret = result["task_regret"].astype(np.float64)
-    # A lifelong run is judged by all of its tasks, an offline one by what it knows in the end.
+    # Lifelong experiments report the regret of all tasks, offline ones the regret after the last task.
     total = regret[..., -1] if offline else regret.sum(-1)
     axis = result.dims("task_regret").index("seed")
     points = total.shape[:axis]
@@ -274,7 +274,7 @@ def _mean_and_error(values: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarr
 
 
 def write_summary(rows: list[dict[str, Any]], path: Path) -> None:
-    """The rows as CSV, whole or not at all."""
+    """Write the rows as CSV, atomically."""
     text = io.StringIO()
     writer = csv.DictWriter(text, rows[0].keys(), lineterminator="\n")
     writer.writeheader()

@@ -1,30 +1,31 @@
-"""An estimate of the memory that an experiment needs, made before anything is allocated.
+"""A lower bound on the memory of an experiment, computed before anything is allocated.
 
-It counts the arrays that cannot be avoided, so the true need is higher: what is refused here does not fit.
+Only arrays that cannot be avoided are counted. The actual need is higher, so whatever is refused here would
+not fit.
 """
 
 from jlibo.experiments.settings import Experiment, SettingError
 from jlibo.sweeps.budget import free_host_memory
 
 GRID = 1000
-"""Candidates of a synthetic task; two-dimensional ones have more."""
+"""Number of candidates of a synthetic task; two-dimensional tasks have more."""
 
 
 def bytes_of_results(experiment: Experiment, num_seeds: int, *, itemsize: int = 4) -> int:
-    """Bytes of all seeds' results, which are held twice when the batches of seeds are joined."""
-    # Regret and reward, and as other types the action and whether it was explored.
+    """Return the bytes of the results of all seeds, which exist twice while batches are concatenated."""
+    # Regret and reward, an action (4 bytes), and whether it was explored (1 byte).
     step = itemsize if experiment.kind == "offline" else 2 * itemsize + 5
     task = step * experiment.horizon + experiment.num_features
     return 2 * num_seeds * len(experiment.agents) * experiment.num_tasks * task
 
 
 def bytes_of_batch(experiment: Experiment, seeds_at_once: int, *, itemsize: int = 4) -> int:
-    """Bytes of what the agents of a batch of seeds hold at least while they play."""
+    """Return a lower bound on the bytes that the agents of a batch of seeds hold during a run."""
     num_features, num_tasks = experiment.num_features, experiment.num_tasks
     candidates = GRID * num_features if experiment.environment == "synthetic" else 0
     posterior = num_features**2
     if experiment.kind == "offline":
-        # The kernels learned after each number of tasks play at the same time.
+        # The priors learned after each number of tasks are evaluated at the same time.
         posterior *= num_tasks
         rows = min(experiment.offline_rows, num_features)
     else:
@@ -41,7 +42,7 @@ def check_fits(
     itemsize: int = 4,
     budget: int | None = None,
 ) -> None:
-    """Raise `SettingError` if `num_seeds` seeds need more memory than `budget` bytes, or than is free."""
+    """Raise a `SettingError` if `num_seeds` seeds need more than `budget` bytes (default: free memory)."""
     budget = free_host_memory() if budget is None else budget
 
     def needed(seeds: int) -> int:
@@ -64,6 +65,6 @@ def check_fits(
 
 
 def _gigabytes(number: int) -> str:
-    # In whole numbers: what is asked for may be more than a float holds.
+    # Integer arithmetic: the number may exceed the range of a float.
     tenths = number * 10 // 2**30
     return f"{tenths // 10:,}.{tenths % 10} GB"

@@ -1,16 +1,18 @@
-"""A sweep as a file: which experiment, which seeds, which settings vary. Read and checked.
+"""Config files of sweeps: the experiment, the seeds, and the settings that vary.
 
 | key          | what it is                                                                            |
 |--------------|---------------------------------------------------------------------------------------|
 | `experiment` | a name that `jlibo list` shows                                                        |
-| `seeds`      | how many (20); `first_seed` is the number of the first (0)                            |
-| `chunk`      | runs in one batch of a device; by default as memory allows: `memory_gb` a device      |
-| `outputs`    | what to keep, names of `OUTPUTS`; by default `DEFAULT_OUTPUTS`                        |
-| `[set]`      | settings changed for all points                                                       |
-| `[grid]`     | settings that vary, all combinations                                                  |
-| `[[points]]` | settings that vary, a list of points; instead of `[grid]`                             |
+| `seeds`      | number of seeds (default 20)                                                          |
+| `first_seed` | the first seed (default 0)                                                            |
+| `chunk`      | runs in one batch on a device; by default chosen to fit into `memory_gb`              |
+| `memory_gb`  | memory budget per device in GiB; by default half of the free memory                   |
+| `outputs`    | the outputs to store, names of `OUTPUTS`; by default `DEFAULT_OUTPUTS`                |
+| `[set]`      | settings for all points                                                               |
+| `[grid]`     | settings that vary: all combinations                                                  |
+| `[[points]]` | settings that vary: a list of points, instead of `[grid]`                             |
 
-Seed i is the seed i of `jlibo reproduce`: the same tasks, and the same draws.
+Seed i is seed i of `jlibo reproduce`: the same tasks and the same random draws.
 """
 
 import dataclasses
@@ -21,7 +23,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 from jlibo.experiments import worlds
 from jlibo.experiments.budget import check_fits
@@ -42,28 +44,29 @@ SWEPT = (
     "beta_min",
     "noise_std",
 )
-"""The settings that are data to the compiled program. All others, `explore_scale` too, give it its shape."""
+"""Settings that are data to the compiled program. All others, also `explore_scale`, are static."""
 
 DEFAULT_OUTPUTS = ("task_regret", "support_size", "recovery", "fell_back", "status")
 
 
 COUPLED = ("norm_bound", "beta_min")
-"""The swept settings that `settings.override` compares with each other."""
+"""Swept settings that `settings.override` compares with each other."""
 MAX_CONFIG = 2**20
 MAX_MEMORY_GB = 2**20
 _MAX_PARTS, _MAX_MESSAGE = 20, 800
-# A dotted key takes tomllib a time that is quadratic in its parts. No key of a config has more than two.
+# The time that tomllib needs for a dotted key is quadratic in its parts. Keys of a config have at most two.
 _WORD = r"""(?:[A-Za-z0-9_-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+"""
 _LONG_KEY = re.compile(rf"(?<![A-Za-z0-9_-]){_WORD}(?:\.[ \t]*+{_WORD}){{{_MAX_PARTS}}}")
 
 
 class ConfigError(ValueError):
-    """Something in the file that the user can put right, said in one line."""
+    """An error in the file or the command that the user can fix; the message is one line."""
 
 
+@final
 @dataclasses.dataclass(frozen=True)
 class SweepConfig:
-    """A checked file."""
+    """The checked content of a config file."""
 
     experiment: Experiment
     num_seeds: int
@@ -74,7 +77,7 @@ class SweepConfig:
     grid: dict[str, list[float]] | list[dict[str, float]]
 
     def record(self) -> dict[str, Any]:
-        """What is kept with the result, and checked in an old folder."""
+        """Return the metadata that is stored with the result and compared on resume."""
         return {
             "experiment": self.experiment.name,
             "settings": self.experiment.settings(),
@@ -83,9 +86,14 @@ class SweepConfig:
 
 
 def read_config(path: str | Path, *, memory: int | None = None) -> SweepConfig:
-    """Return the sweep that a file describes; raises a `ConfigError` of one line that names the file.
+    """Return the checked content of a config file.
 
-    `memory` is how many bytes one run may need; by default what is free on this machine.
+    **Arguments:**
+
+    - `path`: a TOML file.
+    - `memory`: limit on the memory of one run in bytes; by default the free memory of this machine.
+
+    **Raises:** `ConfigError`, whose one-line message names the file.
     """
     named = printable(path)
     try:
@@ -107,17 +115,20 @@ def read_config(path: str | Path, *, memory: int | None = None) -> SweepConfig:
         raise ConfigError(f"'{named}' is no config: its values are nested too deeply.") from None
     except ConfigError:
         raise
-    except ValueError as error:  # as of a number with more than 4,300 digits
+    except ValueError as error:  # for example a number with more than 4,300 digits
         raise ConfigError(f"'{named}' is not TOML that can be read: {printable(error)}.") from None
     try:
         return check_config(entries, memory=memory)
     except (ConfigError, SettingError) as error:
-        # Names of the file are in the message.
+        # The message contains names from the file, which are escaped.
         raise ConfigError(f"{named}: {printable(error, max_length=_MAX_MESSAGE)}") from None
 
 
 def check_config(entries: Mapping[str, Any], *, memory: int | None = None) -> SweepConfig:
-    """Return the sweep that a file's entries describe. `memory` is that of `read_config`."""
+    """Return the checked config of a file's entries. `memory` is the same as in `read_config`.
+
+    Raises a `ConfigError` or a `SettingError`.
+    """
     known = ("experiment", "seeds", "first_seed", "chunk", "memory_gb", "outputs", "set", "grid", "points")
     for name in entries:
         if name not in known:
@@ -161,7 +172,7 @@ def check_config(entries: Mapping[str, Any], *, memory: int | None = None) -> Sw
 def _check_fits(
     entries: Mapping[str, Any], experiment: Experiment, num_seeds: int, memory: int | None
 ) -> None:
-    """Refuse what cannot fit into memory, before there is an array or a loop over all points."""
+    """Raise an error if the sweep cannot fit into memory, before any array or loop over all points."""
     free = free_host_memory()
     check_fits(experiment, 1, seeds_at_once=1, budget=free if memory is None else memory)
     grid, points = entries.get("grid"), entries.get("points")
@@ -169,7 +180,7 @@ def _check_fits(
         num_points = math.prod(len(values) for values in grid.values() if isinstance(values, list))
     else:
         num_points = len(points) if isinstance(points, list) else 1
-    # Two numbers for each agent and task are always kept.
+    # At least two outputs of four bytes per agent and task are always stored.
     needed = num_points * num_seeds * len(experiment.agents) * experiment.num_tasks * 2 * 4
     if needed > free:
         raise ConfigError(
@@ -219,7 +230,7 @@ def _points(entries, experiment, changes) -> dict[str, list[float]] | list[dict[
 
 
 def _check_point(place: str, point: Mapping[str, float], experiment: Experiment) -> None:
-    """All settings of a point at once: some bound each other."""
+    """Check all settings of a point together: some bound each other."""
     try:
         override(experiment, {name: str(value) for name, value in point.items()})
     except SettingError as error:
@@ -254,7 +265,7 @@ def _outputs(given: Any, experiment: Experiment) -> tuple[str, ...]:
                 f"'outputs' of {experiment.name} should be among {', '.join(possible)}, "
                 f"but got {described(name)}."
             )
-    # The table at the end is made of these two.
+    # The summary table needs the first two.
     return tuple(dict.fromkeys(["task_regret", "support_size", *given]))
 
 
@@ -276,7 +287,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_printable_number(value: Any) -> bool:
-    """Whether Python converts the number to text and to float: whole numbers in TOML have no bound."""
+    """Return whether Python can convert the number to text and float. Integers in TOML are unbounded."""
     return not isinstance(value, int) or value.bit_length() <= 128
 
 

@@ -1,11 +1,12 @@
-"""An experiment's results on disk: one folder for each run, written whole or not at all.
+"""Results of an experiment on disk: one folder per run, written atomically.
 
-`summary.json` (the numbers), `curves.npz` (every seed's regret, selections and solver reports; plain arrays,
-nothing pickled), `figure.png`, `figure.pdf`, and a `manifest.json` that says which files are ours (see
-`run_folder`).
+A folder holds `summary.json` (the numbers), `curves.npz` (regret, selections and solver reports of every
+seed; plain arrays, nothing pickled), `figure.png`, `figure.pdf`, and a `manifest.json` that lists the files
+that jlibo wrote (see `run_folder`).
 
-A run is named by its experiment and the settings that differ from the registered ones, `run_name`. Seeds and
-precision are not part of the name: a run of more seeds replaces one of fewer, and the caller is told.
+The name of a run consists of its experiment and the settings that differ from the registered ones, see
+`run_name`. Seeds and precision are not part of the name: a run with more seeds replaces one with fewer, and
+`write_result` reports it.
 """
 
 import contextlib
@@ -20,7 +21,7 @@ import textwrap
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, final
 
 import jax.numpy as jnp
 import matplotlib
@@ -34,25 +35,26 @@ from jlibo.lifelong.loop import LifelongResult
 
 FORMAT_VERSION = 1
 MAX_NAME = 120
-"""Longest name of a folder, in characters; file systems take 255 bytes."""
+"""Maximum length of a folder name in characters; file systems allow 255 bytes."""
 TITLE_WIDTH = 100
 
 
 class RunWarning(UserWarning):
-    """Something about a run that the user should know."""
+    """A problem with a run that the user should know about, such as a figure that could not be drawn."""
 
 
+@final
 class Written(NamedTuple):
-    """Where a run is, and if it replaced one of other seeds or precision, that one in words."""
+    """The folder of a run, and a description of the run with other seeds or precision that it replaced."""
 
     path: Path
     replaced: str | None
 
 
 class NotWritten(Exception):
-    """A result that could not be written where it should be.
+    """A result could not be written to its folder.
 
-    `error` is the reason. `kept` is a folder with as many of the files as could be written there, if any.
+    `error` is the reason. `kept` is a temporary folder with the files that could be written there, or None.
     """
 
     def __init__(self, error: Exception, kept: Path | None):
@@ -61,10 +63,10 @@ class NotWritten(Exception):
 
 
 def run_name(experiment: Experiment) -> str:
-    """The name of the run's folder: `lifelong-cosine`, or with other settings `lifelong-cosine,lam=0.3`.
+    """Return the name of the run's folder, such as `lifelong-cosine` or `lifelong-cosine,lam=0.3`.
 
-    Settings stand in the order of `Experiment`, so that one run has one name. A name longer than `MAX_NAME`
-    ends with a digest instead of the last settings.
+    Settings are in the order of `Experiment`, so a run has exactly one name. If it is longer than `MAX_NAME`,
+    a digest replaces the last settings.
     """
     parts = [experiment.name, *_changes(experiment)]
     name = ",".join(parts)
@@ -77,7 +79,7 @@ def run_name(experiment: Experiment) -> str:
 
 
 def run_title(experiment: Experiment) -> str:
-    """The run in words, with all settings that differ from the registered ones; for figures and tables."""
+    """Return the title of figures and tables: the experiment and all settings that differ from its own."""
     return textwrap.fill(", ".join([experiment.name, *_changes(experiment)]), TITLE_WIDTH)
 
 
@@ -86,16 +88,16 @@ def _changes(experiment: Experiment) -> list[str]:
 
 
 def check_writable(folder: Path) -> None:
-    """Raise `OSError` if results cannot be written below `folder`: before hours of work rather than after."""
+    """Raise an `OSError` if results cannot be written below `folder`. Called before a run, which is long."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=folder):
         pass
 
 
 def write_result(result: ExperimentResult, folder: Path, *, extra_timing: dict[str, float]) -> Written:
-    """Write the result to `folder`/`run_name`, and replace an earlier run there in one step.
+    """Write the result to the subfolder `run_name` of `folder`, and atomically replace an earlier run there.
 
-    **Raises:** `NotWritten` if that fails; what can be written elsewhere is kept there.
+    **Raises:** `NotWritten` if that fails. Files that can be written to a temporary folder are kept there.
     """
     target = folder / run_name(result.experiment)
     files = render(result, extra_timing)
@@ -117,7 +119,7 @@ def write_result(result: ExperimentResult, folder: Path, *, extra_timing: dict[s
 
 
 def _rescue(name: str, files: Mapping[str, bytes]) -> Path | None:
-    """Write as many of the files as possible, the first ones first, to a new folder for temporary files."""
+    """Write as many files as possible, in order, to a new temporary folder. Returns None if none could be."""
     kept = None
     with contextlib.suppress(OSError):
         folder = Path(tempfile.mkdtemp(prefix=f"jlibo-{name}-"))
@@ -134,7 +136,7 @@ def _rescue(name: str, files: Mapping[str, bytes]) -> Path | None:
 
 
 def render(result: ExperimentResult, extra_timing: Mapping[str, float]) -> dict[str, bytes]:
-    """The files of a run by name, those that matter most first."""
+    """Return the content of a run's files by name, the most important first."""
     summary = {"format_version": FORMAT_VERSION, "precision": _precision(result), **summarise(result)}
     summary["timing"] = {**extra_timing, **summary["timing"]}
     text = json.dumps(_finite_or_null(summary), indent=2, allow_nan=False) + "\n"
@@ -153,7 +155,7 @@ def render(result: ExperimentResult, extra_timing: Mapping[str, float]) -> dict[
     try:
         files |= _draw(result)
     except Exception as error:
-        # The numbers took longer to compute than a figure takes to draw from them later.
+        # The numbers are expensive and a figure can be drawn from them later, so they are still written.
         warnings.warn(
             f"no figure could be drawn ({type(error).__name__}: {error}).", RunWarning, stacklevel=2
         )
@@ -165,7 +167,7 @@ def _precision(result: ExperimentResult) -> str:
 
 
 def _finite_or_null(value: Any) -> Any:
-    """JSON has no NaN and no infinity; `null` stands for them."""
+    """Replace NaN and infinity, which JSON lacks, by None."""
     if isinstance(value, dict):
         return {name: _finite_or_null(item) for name, item in value.items()}
     if isinstance(value, list):

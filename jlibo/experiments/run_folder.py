@@ -1,16 +1,17 @@
-"""A run's folder: which files in it are ours, and how a new run replaces an old one in one step.
+"""The folder of a run: which files jlibo wrote, and how a new run replaces an old one atomically.
 
 | file             | what it is                                                                          |
 |------------------|-------------------------------------------------------------------------------------|
 | `manifest.json`  | which command wrote the folder, and a digest of every file it wrote                 |
 | other `FILES`    | the result; see `folder`                                                            |
 
-A folder without a manifest, and a file whose content is not what the manifest says, belong to the user: such
-a folder is refused. Other entries of a folder of ours are the user's too, and stay when the run is replaced.
+A folder without a manifest, and a file whose content differs from its digest, belong to the user. Such a
+folder is not replaced. Other entries of a run's folder belong to the user too, and are kept when the run is
+replaced.
 
-A run is written to a hidden folder beside its own, which then changes places with the old run. A process
-that is killed leaves the hidden folder behind; it held a lock on it, so that the next run can tell that the
-process is gone.
+A run is written to a hidden folder next to its target, and the two are then exchanged. A killed process
+leaves its hidden folder behind. It held a lock on the folder, so a later run can detect that the process has
+ended.
 """
 
 import contextlib
@@ -25,14 +26,14 @@ import secrets
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 from jlibo.files import naming, sync_folder
 from jlibo.printable import printable
 
 MANIFEST = "manifest.json"
 FILES = ("summary.json", "curves.npz", "figure.png", "figure.pdf", MANIFEST)
-"""All that a run's folder can hold of ours."""
+"""The names of all files that jlibo writes to a run's folder."""
 
 FORMAT_VERSION = 1
 WRITTEN_BY = "jlibo reproduce"
@@ -41,12 +42,13 @@ _MAX_MANIFEST = 2**20
 
 
 class RunFolderError(ValueError):
-    """A folder that a run may not replace; the message says why, and what to do."""
+    """A run must not replace the folder; the message says why and what to do."""
 
 
+@final
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-    """What is written down about a run: some facts about it, and the sha256 of every file."""
+    """The content of `manifest.json`: facts about the run, and the SHA-256 of every file."""
 
     about: Mapping[str, Any]
     files: Mapping[str, str]
@@ -57,7 +59,7 @@ class Manifest:
 
 
 def read_manifest(folder: Path) -> Manifest | None:
-    """Return the manifest of a folder, or None if it has none that this program wrote."""
+    """Return the manifest of a folder, or None if it has none that jlibo wrote."""
     path = folder / MANIFEST
     try:
         if not stat.S_ISREG(path.lstat().st_mode) or path.stat().st_size > _MAX_MANIFEST:
@@ -68,16 +70,16 @@ def read_manifest(folder: Path) -> Manifest | None:
     if not isinstance(content, dict) or content.get("written_by") != WRITTEN_BY:
         return None
     about, files = content.get("about"), content.get("files")
-    # Only names of ours: a manifest must not make other files ours.
+    # A manifest must not claim other files, which would then be removed.
     if not isinstance(about, dict) or not isinstance(files, dict) or not set(files) <= set(FILES):
         return None
     return Manifest(about, files)
 
 
 def check_replaceable(target: Path) -> Manifest | None:
-    """Return the manifest of the run at `target`, or None if there is nothing there.
+    """Return the manifest of the run at `target`, or None if nothing or an empty folder is there.
 
-    **Raises:** `RunFolderError` if there is anything that this program did not write.
+    **Raises:** `RunFolderError` if `target` is not a run's folder, or one of the run's files was changed.
     """
     shown = printable(target)
     elsewhere = "move it away, or give another --out"
@@ -107,12 +109,12 @@ def check_replaceable(target: Path) -> Manifest | None:
 
 
 def write_run(target: Path, files: Mapping[str, bytes], about: Mapping[str, Any]) -> Manifest | None:
-    """Write a run's files to `target` in one step. Returns the manifest of the run that was replaced.
+    """Write a run's files to `target` atomically. Returns the manifest of the run that was replaced.
 
-    A process killed at any moment leaves the old run or the new one, whole.
+    If the process is killed at any moment, either the old run or the new one is complete.
 
-    **Raises:** `RunFolderError` if something else is at `target`; `OSError` if the files cannot be written,
-    and then nothing has changed.
+    **Raises:** `RunFolderError` if something other than a run is at `target`; `OSError` if the files cannot
+    be written. In both cases nothing has changed.
     """
     if not set(files) <= set(FILES):
         raise ValueError(f"`files` should be among {', '.join(FILES)}, but got {', '.join(files)}.")
@@ -132,12 +134,12 @@ def write_run(target: Path, files: Mapping[str, bytes], about: Mapping[str, Any]
 
 
 def clear_leftovers(parent: Path) -> None:
-    """Remove what killed processes left in `parent`, and put back a run that one of them had moved aside.
+    """Remove hidden folders of killed processes in `parent`, and restore a run that one of them had moved.
 
-    Folders of processes that still run, and files that this program did not write, stay.
+    Folders of running processes and files that jlibo did not write are kept.
     """
     with _lock(parent) as is_locked:
-        if not is_locked:  # a file system without locks: nobody can tell whose process is gone
+        if not is_locked:  # without locks, folders of running processes cannot be recognised
             return
         for entry in sorted(os.scandir(parent), key=lambda entry: entry.name):
             found = _HIDDEN.fullmatch(entry.name)
@@ -148,15 +150,15 @@ def clear_leftovers(parent: Path) -> None:
                     _clear(Path(entry.path), parent / found["run"], is_old=found["kind"] == "old")
 
 
-# --- one step -----------------------------------------------------------------------------------------------
+# --- atomic replacement -------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
 def _building(target: Path) -> Iterator[Path]:
-    """A new hidden folder beside `target`, locked, and removed in the end if it is still there."""
+    """Yield a new locked hidden folder next to `target`; removed at the end if it is still there."""
     new = _hidden(target, "new")
     with contextlib.ExitStack() as stack:
-        # Both at once for other processes: a folder without its lock looks abandoned.
+        # The parent is locked so that no other process sees the folder without its lock, as if abandoned.
         with _lock(target.parent), naming(target):
             os.mkdir(new)
             stack.enter_context(_lock(new))
@@ -171,7 +173,7 @@ def _building(target: Path) -> Iterator[Path]:
 
 
 def _put_in_place(new: Path, target: Path) -> None:
-    """Put `new` where `target` is, which is nothing, an empty folder, or a run with its manifest."""
+    """Move `new` to `target`, where there is nothing, an empty folder, or a run with its manifest."""
     if not target.exists() or not any(target.iterdir()):
         os.rename(new, target)
         return
@@ -179,7 +181,7 @@ def _put_in_place(new: Path, target: Path) -> None:
     if _exchange(new, target):
         _discard(new, target)
         return
-    # Two steps where the system has no such call: a kill between them is put right by `clear_leftovers`.
+    # Two steps if the system has no exchange. `clear_leftovers` repairs a kill between them.
     aside = _hidden(target, "old")
     os.rename(target, aside)
     try:
@@ -191,7 +193,7 @@ def _put_in_place(new: Path, target: Path) -> None:
 
 
 def _exchange(first: Path, second: Path) -> bool:
-    """Let two paths change places in one step. False where the system or the file system cannot."""
+    """Exchange two paths atomically. Returns False if the system or the file system cannot."""
     try:
         rename = ctypes.CDLL(None, use_errno=True).renameat2
     except (OSError, AttributeError, TypeError):
@@ -207,7 +209,7 @@ def _exchange(first: Path, second: Path) -> bool:
 
 
 def _discard(old: Path, target: Path) -> None:
-    """Remove an old run; what is not ours in it moves to `target`, or stays where a name is taken."""
+    """Remove the files of an old run. The user's entries move to `target`, or stay if the name is taken."""
     manifest = read_manifest(old)
     if manifest is None:
         return
@@ -216,7 +218,7 @@ def _discard(old: Path, target: Path) -> None:
         for entry in sorted(old.iterdir()):
             if entry.name not in (*ours, MANIFEST) and not os.path.lexists(target / entry.name):
                 os.rename(entry, target / entry.name)
-    # The manifest last: without it nobody could tell what is ours.
+    # The manifest is removed last: it says which files jlibo wrote.
     _remove_files(old, ours)
     if [entry.name for entry in old.iterdir()] == [MANIFEST]:
         _remove_files(old, [MANIFEST])
@@ -228,7 +230,7 @@ def _clear(hidden: Path, target: Path, *, is_old: bool) -> None:
         os.rename(hidden, target)
     elif read_manifest(hidden) is not None:
         _discard(hidden, target)
-    elif {entry.name for entry in hidden.iterdir()} <= set(FILES):  # killed before it was complete
+    elif {entry.name for entry in hidden.iterdir()} <= set(FILES):  # killed before the run was complete
         _remove_files(hidden, FILES)
         hidden.rmdir()
 
@@ -244,7 +246,7 @@ def _remove_files(folder: Path, names) -> None:
 
 
 def _is_as_written(path: Path, manifest: Manifest) -> bool:
-    """Whether the file is what the manifest says. A file that was removed has not been changed."""
+    """Return whether the file matches its digest. A removed file counts as unchanged."""
     try:
         if not stat.S_ISREG(path.lstat().st_mode):
             return False
@@ -256,7 +258,7 @@ def _is_as_written(path: Path, manifest: Manifest) -> bool:
 
 @contextlib.contextmanager
 def _lock(folder: Path, *, wait: bool = True) -> Iterator[bool]:
-    """Lock a folder until the end of the block or of the process. False if it is not locked."""
+    """Lock a folder until the end of the block or of the process. Yields whether it is locked."""
     try:
         import fcntl
 

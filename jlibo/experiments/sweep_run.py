@@ -1,8 +1,8 @@
-"""One seed of an experiment as a function of its settings: what `jlibo sweep` runs."""
+"""One seed of an experiment as a function of its settings, for `jlibo sweep`."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, final
 
 import jax
 import jax.numpy as jnp
@@ -31,14 +31,15 @@ OUTPUTS: dict[str, tuple[str, ...]] = {
     "explored": _PER_STEP,
     "support": ("agent", "task", "group"),
 }
-"""What can be kept, and its axes."""
+"""The outputs that can be stored, and their axes."""
 ONLY_LIFELONG = ("num_explore", "rewards", "actions", "explored")
 """Outputs that an offline experiment does not have."""
 
 
+@final
 @dataclasses.dataclass(frozen=True)
 class ExperimentRun:
-    """One seed of an experiment with some settings given: a function that `sweep` can run."""
+    """One seed of an experiment as a function of `key` and settings, for `sweep`. Returns `outputs`."""
 
     experiment: Experiment
     outputs: tuple[str, ...]
@@ -54,8 +55,8 @@ class ExperimentRun:
     def __call__(self, key, **settings: Array) -> dict[str, Array]:
         experiment = self.experiment
         numbers = {name: jnp.asarray(value) for name, value in experiment.numbers().items()}
-        # As if they were data: the compiler multiplies constants together in an order that depends on the
-        # number of devices, and then a setting that is fixed rounds in another way than one that is swept.
+        # The barrier makes constants opaque. The compiler would multiply them in an order that depends on the
+        # number of devices, and a fixed setting would round differently from a swept one.
         numbers = jax.lax.optimization_barrier(numbers) | settings
         features = worlds.make_features(experiment)
         env, agents, run_key = worlds.make_world(experiment, features, numbers, key=key)

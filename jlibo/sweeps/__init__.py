@@ -1,4 +1,4 @@
-"""Sweeps: seeds x hyper-parameters of one function, in chunks, on all devices, and again after a crash."""
+"""Sweeps of one function over seeds and hyper-parameters: in chunks, on all devices, with resume."""
 
 from jlibo.sweeps.budget import BudgetError as BudgetError
 from jlibo.sweeps.folder import SweepFolderError as SweepFolderError

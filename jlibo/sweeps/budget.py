@@ -1,11 +1,11 @@
-"""How many lanes fit: the chunk of a sweep from a budget of memory.
+"""Chunk size of a sweep from a memory budget.
 
-The compiler says what a program needs, so the chunk that one would like is compiled and asked; only if it is
-too large, smaller ones are tried. A sweep that fits, and most do, is compiled once.
+The compiler reports the memory that a program needs. The preferred chunk size is compiled first, and smaller
+ones are tried only if it needs too much. Most sweeps fit and are compiled once.
 
-On a CPU a lane gets no cheaper in a batch of 64 than it is in one of 2, and so chunks there are small, and
-as many of them as would keep eight devices busy: the choice is then the same on 1, 2, 4 and 8 devices, and so
-are the results. An accelerator wants the largest batch that there is.
+On a CPU a lane is as expensive in a batch of 64 as in a batch of 2. Chunks are therefore small there, and
+there are enough of them to occupy eight devices. The choice, and with it the result, is the same on 1, 2, 4
+and 8 devices. On an accelerator the largest possible batch is preferred.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,11 +17,11 @@ from jlibo.sweeps.program import CompiledChunks, Program
 CPU_CHUNK, CPU_SHARES = 32, 8
 ACCELERATOR_CHUNK = 1024
 SHARE = 0.5
-"""Of the memory that is free, to be used when nobody says how much."""
+"""Share of the free memory that is used if no budget is given."""
 
 
 def wanted_chunk(num_lanes: int, devices: Sequence[Any]) -> int:
-    """The chunk that one would like, whatever memory it takes."""
+    """Return the preferred chunk size, without regard to memory."""
     if devices[0].platform == "cpu":
         most, shares = CPU_CHUNK, max(CPU_SHARES, len(devices))
     else:
@@ -30,7 +30,10 @@ def wanted_chunk(num_lanes: int, devices: Sequence[Any]) -> int:
 
 
 def fitting(compile_fn: Callable[[int], CompiledChunks], wanted: int, budget: int) -> CompiledChunks:
-    """The program of the largest chunk up to `wanted` whose memory is within `budget` bytes a device."""
+    """Return the program of a chunk of at most `wanted` lanes that needs at most `budget` bytes per device.
+
+    Raises a `BudgetError` if one lane needs more.
+    """
     chunk = wanted
     while True:
         compiled = compile_fn(chunk)
@@ -39,7 +42,7 @@ def fitting(compile_fn: Callable[[int], CompiledChunks], wanted: int, budget: in
             return compiled
         if chunk == 1:
             raise _one_run(needed, budget)
-        # What does not grow with the lanes is counted as if it did, so this rather takes too few.
+        # Memory that is independent of the number of lanes is scaled too, so this errs on the small side.
         chunk = max(1, min(chunk - 1, chunk * budget // needed))
 
 
@@ -60,17 +63,17 @@ def check_one_run(program: Program, budget: int) -> None:
 def check_result(program: Program, num_lanes: int) -> None:
     """Raise a `BudgetError` if the results of all runs do not fit into the memory of this machine."""
     sizes = [output.num_bytes for output in program.outputs]
-    # All outputs of all runs, and a second copy of one while it gets its axes.
+    # All outputs of all runs, and a second copy of one output while it is reshaped to its axes.
     _compare(num_lanes * (sum(sizes) + max(sizes)), free_host_memory(), f"the result, of {num_lanes:,} runs,")
 
 
 def check_chunk(program: Program, chunk: int, budget: int) -> None:
-    """Raise a `BudgetError` if a chunk cannot fit, whatever the compiler does. Nothing is compiled."""
+    """Raise a `BudgetError` if the lower bound of a chunk's memory exceeds `budget`. Nothing is compiled."""
     _compare(program.least_bytes(chunk), budget, _runs(chunk))
 
 
 def check_compiled(compiled: CompiledChunks, budget: int) -> CompiledChunks:
-    """Return the program of a chunk size that was given; raises a `BudgetError` if it needs more memory."""
+    """Return `compiled`; raises a `BudgetError` if it needs more than `budget` bytes per device."""
     needed = compiled.bytes_per_device()
     if needed is not None:
         _compare(needed, budget, _runs(compiled.chunk))
@@ -90,7 +93,7 @@ def _compare(needed: int, free: int, what: str) -> None:
 
 
 def free_of(devices: Sequence[Any]) -> int:
-    """Return the free bytes of one device. On a CPU the devices share the memory of the machine."""
+    """Return the free memory of one device in bytes. CPU devices share the memory of the machine equally."""
     device = devices[0]
     if device.platform != "cpu":
         stats = device.memory_stats() or {}

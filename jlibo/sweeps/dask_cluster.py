@@ -1,13 +1,13 @@
-"""Dask clusters for sweeps: one on this machine for its own client alone, or a client of one that runs.
+"""Dask clients for sweeps: of a new private cluster on this machine, or of a running scheduler.
 
-Whoever can connect to a Dask scheduler can run code as the user who started it. A local cluster is therefore
-closed to all others, also to other users of the machine:
+Any process that can connect to a Dask scheduler can run code as the user who started it. A local cluster is
+therefore closed to all other processes, including those of other users of the machine:
 
-- scheduler, workers and client speak TLS with a key that exists in their memory only, and refuse all others;
-- all of them listen on the loopback interface alone;
-- there is no dashboard, nor any other HTTP server.
+- scheduler, workers and client use TLS with a key that exists only in their memory, and refuse other peers;
+- all of them listen on the loopback interface only;
+- there is no dashboard and no other HTTP server.
 
-If the key cannot be made, the cluster is not started.
+If the key cannot be created, the cluster is not started.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ import os
 import signal
 from collections.abc import Iterator
 from multiprocessing import resource_tracker
-from typing import Any
+from typing import Any, final
 
 import jax
 
@@ -34,19 +34,19 @@ except ImportError:
 
 HOST = "127.0.0.1"
 WORKER_BYTES = 256 * 2**20
-"""What a worker takes at least: Python, jax and a compiled program."""
+"""Least memory of a worker: Python, jax and a compiled program."""
 
 
 class CredentialsError(RuntimeError):
-    """There is no key for a local cluster, and without one it would be open to other users."""
+    """No TLS key could be created for a local cluster; without one it would be open to other users."""
 
 
 def worker_environment() -> dict[str, str]:
-    """What has to be set before a worker imports jax."""
+    """Return the environment variables that have to be set before a worker imports jax."""
     nproc = os.environ.get("NPROC") or str(max(4, os.cpu_count() or 1))
     answer = {"NPROC": nproc, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     if getattr(jax.config, _CACHE_SETTINGS[0]):
-        # Whoever keeps compiled programs here shares them: all workers compile the same one.
+        # All workers compile the same program, so they share the compilation cache of this process.
         for name in _CACHE_SETTINGS:
             answer[name.upper()] = str(getattr(jax.config, name))
     return answer
@@ -59,16 +59,18 @@ _CACHE_SETTINGS = (
 )
 
 
+@final
 class ClosedScheduler(Scheduler):
     """A scheduler without an HTTP server.
 
-    `dashboard_address=None` leaves out the pages of the dashboard, but not the server that would show them.
+    `dashboard_address=None` removes the pages of the dashboard, but not the HTTP server.
     """
 
     def start_http_server(self, *args: Any, **kwargs: Any) -> None:
         """Do nothing."""
 
 
+@final
 class ClosedWorker(Worker):
     """A worker without an HTTP server."""
 
@@ -77,7 +79,7 @@ class ClosedWorker(Worker):
 
 
 def temporary_credentials() -> Security:
-    """Return a key that exists only in memory; raises a `CredentialsError` if there cannot be one."""
+    """Return a TLS key that exists only in memory; raises a `CredentialsError` if it cannot be created."""
     try:
         credentials = Security.temporary()
     except ImportError:
@@ -94,7 +96,7 @@ def temporary_credentials() -> Security:
 
 
 def check_num_workers(argument: str, num_workers: int) -> None:
-    """Check that so many workers have room in the memory of this machine."""
+    """Check that `num_workers` workers fit into the free memory of this machine."""
     check_count(argument, num_workers)
     most = max(1, free_host_memory() // WORKER_BYTES)
     if num_workers > most:
@@ -103,19 +105,19 @@ def check_num_workers(argument: str, num_workers: int) -> None:
 
 @contextlib.contextmanager
 def local_client(num_workers: int) -> Iterator[Client]:
-    """Yield a client of a new cluster on this machine: processes of one thread, closed to everyone else."""
+    """Yield a client of a new private cluster on this machine, with `num_workers` one-thread processes."""
     check_num_workers("num_workers", num_workers)
     credentials = temporary_credentials()
     settings = {
         "distributed.nanny.pre-spawn-environ": worker_environment(),
-        # A chunk is not to blame for the workers that die under it.
+        # A chunk is retried if its worker dies: workers may come and go.
         "distributed.scheduler.allowed-failures": 20,
     }
     common = {"host": HOST, "protocol": "tls://", "security": credentials}
     worker = {
         **common,
         "nthreads": 1,
-        "memory_limit": 0,  # a chunk is within its budget already; Dask would kill at a limit of its own
+        "memory_limit": 0,  # chunks respect the memory budget; at its own limit Dask would kill workers
         "worker_class": ClosedWorker,
         "silence_logs": logging.CRITICAL,
     }
@@ -134,15 +136,15 @@ def local_client(num_workers: int) -> Iterator[Client]:
 
 @contextlib.contextmanager
 def _interrupts_for_this_process_alone() -> Iterator[None]:
-    """Let the threads that start in the block, and their child processes, not receive Ctrl-C.
+    """Block Ctrl-C in threads that start in the block and in their child processes.
 
-    The keys reach the whole process group. Workers would print tracebacks, while this process closes them
-    anyway. It receives what was pressed meanwhile at the end of the block.
+    SIGINT is sent to the whole process group. Workers would print tracebacks although this process closes
+    them anyway. A SIGINT that arrives during the block is delivered to this process at its end.
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    # Python's multiprocessing unblocks the signal in the thread that starts this helper.
+    # Starting the tracker unblocks the signal in the calling thread, so start it before blocking.
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
@@ -152,7 +154,7 @@ def _interrupts_for_this_process_alone() -> Iterator[None]:
 
 
 def _check_closed(client: Client) -> None:
-    """Refuse a cluster that another version of Dask has made with an open door."""
+    """Raise a `ClusterError` if this version of Dask made a cluster that other processes can reach."""
     info = client.scheduler_info(n_workers=-1)
     for address, member in {info["address"]: info, **info["workers"]}.items():
         if not address.startswith(f"tls://{HOST}:") or member["services"]:

@@ -1,14 +1,15 @@
-"""Sweeps on Dask: chunks as tasks of `distributed`, for workers that come and go.
+"""Sweeps on Dask: chunks are tasks of `distributed`, and workers may join and leave.
 
-A chunk is a pure function of its number, so that a task of a worker that was lost is simply run again
-elsewhere. Workers compile once and keep the program. They need jlibo, in the same versions, and one thread
-each; where one has more, its chunks still run one at a time (see the trap in `engines.choose_devices`).
+A chunk is a pure function of its number, so the task of a lost worker can be run again on another one.
+Workers compile the program once and keep it. They need the same versions of jlibo and of its libraries, and
+one thread each. A worker with several threads still runs one chunk at a time (`engines.choose_devices` says
+why).
 
-The user's function travels to the workers as `cloudpickle`, which is how Dask itself ships functions. Anyone
-who can connect to a scheduler can therefore run code on it and on its workers, and these can send objects
-that run code in the client when they are unpickled: the members of a cluster have to trust each other.
-`dask_cluster` starts local clusters that only their own client can connect to. Nothing pickled is written to
-disk: folders hold arrays alone.
+The user's function is sent to the workers with `cloudpickle`, as Dask sends functions. Any process that can
+connect to a scheduler can therefore run code on it and on its workers. Workers can also send objects that run
+code in the client when they are unpickled. All members of a cluster must trust each other. `dask_cluster`
+starts local clusters that only their own client can connect to. Nothing pickled is written to disk: folders
+hold arrays only.
 """
 
 import concurrent.futures
@@ -17,7 +18,7 @@ import dataclasses
 import hashlib
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, final
 
 import jax
 import jax.numpy as jnp
@@ -32,9 +33,10 @@ from jlibo.sweeps.progress import Meter
 NEEDS_DASK = "a sweep on Dask needs distributed: pip install 'jlibo[dask]'."
 
 
+@final
 @dataclasses.dataclass(frozen=True)
 class Order:
-    """All that a worker needs to compute any chunk of a sweep."""
+    """Everything that a worker needs to compute any chunk of a sweep."""
 
     run_fn: Callable[..., Any]
     plan: Plan
@@ -47,11 +49,11 @@ class Order:
 
 
 class WorkerError(RuntimeError):
-    """A worker would compute something else than what was asked for."""
+    """A worker would compute something else than the client: its versions or its traced program differ."""
 
 
 class ClusterError(RuntimeError):
-    """The scheduler of the sweep is gone, or does not work for it any more."""
+    """The scheduler cannot be reached, has dropped a chunk, or is open to other processes."""
 
 
 # --- on a worker --------------------------------------------------------------------------------------------
@@ -61,7 +63,10 @@ _kept: dict[str, tuple[Order, CompiledChunks]] = {}
 
 
 def compute_chunk(order_bytes: bytes, number: int) -> list[np.ndarray]:
-    """One chunk of a sweep, on the first device of this process. The program of the last sweep is kept."""
+    """Return the outputs of one chunk, computed on the first device of this process.
+
+    The program of the most recent sweep is kept.
+    """
     with _one_at_a_time:
         name = hashlib.sha256(order_bytes).hexdigest()
         if name not in _kept:
@@ -106,7 +111,7 @@ def dask_chunks(
     numbers: Sequence[int],
     meter: Meter | None,
 ) -> Generator[Finished, None, None]:
-    """Hand all chunks to the cluster, and take them back as they get finished."""
+    """Submit all chunks to the cluster and yield them as they finish."""
     try:
         import cloudpickle
         from distributed import as_completed
@@ -124,7 +129,7 @@ def dask_chunks(
     )
     order_bytes = cloudpickle.dumps(order)
     name = hashlib.sha256(order_bytes).hexdigest()[:16]
-    # One copy on the scheduler, which workers fetch: it is a task as well, and so survives any worker.
+    # Submitted once, as a task, so that it survives the loss of any worker; workers fetch it.
     with _cluster_errors():
         shipped = client.submit(bytes, order_bytes, key=f"jlibo-order-{name}")
         futures = {
@@ -134,8 +139,8 @@ def dask_chunks(
     if meter is not None:
         meter.begin(0)
     try:
-        # Results are fetched here and not by `as_completed`: if the scheduler dies while it fetches, it loses
-        # the future and waits for it for ever.
+        # Results are fetched here and not by `as_completed`: if the scheduler dies during a fetch,
+        # `as_completed` loses the future and waits for it forever.
         for future in as_completed(list(futures)):
             if future.status == "error":
                 raise future.exception()
@@ -149,8 +154,8 @@ def dask_chunks(
             if meter is not None:
                 meter.finish(1)
     finally:
-        # At the end there is nothing left to cancel; when stopped, the cluster should stop too. A scheduler
-        # that is gone is not waited for.
+        # If the sweep was stopped early, its remaining tasks are cancelled. A scheduler that is gone is not
+        # contacted: that would block.
         if futures and client.status == "running":
             with contextlib.suppress(Exception):
                 client.cancel(list(futures))
@@ -158,7 +163,7 @@ def dask_chunks(
 
 @contextlib.contextmanager
 def _cluster_errors() -> Iterator[None]:
-    """Turn what `distributed` raises when its scheduler is gone into a `ClusterError`."""
+    """Replace exceptions that `distributed` raises for a lost scheduler by a `ClusterError`."""
     from distributed.comm.core import CommClosedError
 
     try:
@@ -175,7 +180,7 @@ def _lost(what: str) -> ClusterError:
 
 
 def worker_memory(client: Any) -> int | None:
-    """Return the memory of the smallest worker in bytes, where workers have limits."""
+    """Return the smallest memory limit of all workers in bytes, or None if no worker has a limit."""
     workers = client.scheduler_info(n_workers=-1)["workers"].values()
     limits = [worker["memory_limit"] for worker in workers if worker.get("memory_limit")]
     return min(limits, default=None)

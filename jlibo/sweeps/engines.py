@@ -1,18 +1,18 @@
-"""Who computes the chunks: the devices of this process, its share among several processes, or Dask's workers.
+"""Engines that compute chunks: local devices, several processes, or Dask workers.
 
-Each engine yields `(number, arrays)` in whatever order chunks get finished; nothing depends on the order.
+Each engine yields `(number, arrays)` in the order in which chunks finish. Results do not depend on the order.
 
 | engine              | when                                                                            |
 |---------------------|---------------------------------------------------------------------------------|
 | `local_chunks`      | one process with one or more devices                                            |
 | `Processes`         | several processes under `jax.distributed`: each takes every n-th chunk          |
-| `dask_chunks`       | workers that come and go (in `dask_engine`)                                     |
+| `dask_chunks`       | workers that join and leave (in `dask_engine`)                                  |
 """
 
 import os
 import warnings
 from collections.abc import Generator, Sequence
-from typing import Any
+from typing import Any, final
 
 import jax
 import numpy as np
@@ -29,7 +29,7 @@ Finished = tuple[int, list[np.ndarray]]
 def local_chunks(
     compiled: CompiledChunks, plan: Plan, numbers: Sequence[int], meter: Meter | None
 ) -> Generator[Finished, None, None]:
-    """One chunk on each device at a time."""
+    """Compute chunks on the local devices, one chunk per device at a time."""
     at_once = len(compiled.devices)
     for begin in range(0, len(numbers), at_once):
         now = numbers[begin : begin + at_once]
@@ -42,10 +42,10 @@ def local_chunks(
 
 
 def choose_devices(devices: int | Sequence[Any] | None) -> list[Any]:
-    """The local devices to use: all of them, the first few, or those given.
+    """Return the local devices to use: all, the first `devices`, or those given.
 
-    As many programs at once as XLA has threads can wait for each other for ever (jax 0.10 on a CPU), so that
-    fewer devices than threads are taken there.
+    On a CPU, programs can deadlock if as many run at once as XLA has threads (jax 0.10). Fewer devices than
+    threads are therefore used there.
     """
     local = jax.local_devices()
     if devices is None:
@@ -74,15 +74,16 @@ def choose_devices(devices: int | Sequence[Any] | None) -> list[Any]:
 
 
 def _num_threads() -> int:
-    """The size of XLA's pool, as XLA finds it."""
+    """Return the size of XLA's thread pool, computed as XLA does."""
     try:
         return int(os.environ["NPROC"])
     except (KeyError, ValueError):
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+@final
 class Processes:
-    """The processes of `jax.distributed`; one process alone is its own first, and never waits."""
+    """The processes of `jax.distributed`. A single process is the first one and never waits."""
 
     def __init__(self):
         self.count = jax.process_count()
@@ -93,18 +94,22 @@ class Processes:
         return self.index == 0
 
     def share(self, numbers: Sequence[int]) -> list[int]:
-        """This process's part. By number: processes agree without a word, whatever is done already."""
+        """Return the chunks of this process.
+
+        The share depends only on the chunk number, so processes agree on it without communication, and
+        independently of which chunks are finished.
+        """
         return [number for number in numbers if number % self.count == self.index]
 
     def wait(self, name: str) -> None:
-        """Until all processes are here."""
+        """Block until all processes have called this with the same name."""
         if self.count > 1:
             from jax.experimental import multihost_utils
 
             multihost_utils.sync_global_devices(name)
 
     def agree(self, number: int) -> int:
-        """The number of the first process, for all of them."""
+        """Return the first process's `number` on every process."""
         if self.count == 1:
             return number
         from jax.experimental import multihost_utils
@@ -112,7 +117,10 @@ class Processes:
         return int(multihost_utils.broadcast_one_to_all(np.asarray(number, np.int32)))
 
     def all_good(self, problem: str | None) -> str | None:
-        """The problem of the first process as all see it: one that stops alone leaves the others waiting."""
+        """Return the first process's `problem` on every process, so that all of them stop.
+
+        If one process stopped alone, the others would wait for it forever.
+        """
         if self.count == 1:
             return problem
         from jax.experimental import multihost_utils
@@ -124,7 +132,7 @@ class Processes:
         return told.tobytes().rstrip(b"\0").decode("utf-8", "replace") or None
 
     def gather(self, plan: Plan, program: Program, parts: dict[int, list[np.ndarray]]) -> dict[int, Any]:
-        """Every process's chunks, on every process."""
+        """Return the chunks of all processes by number, on every process."""
         if self.count == 1:
             return parts
         from jax.experimental import multihost_utils

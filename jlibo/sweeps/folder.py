@@ -1,14 +1,14 @@
-"""A sweep on disk: every finished chunk is a file, so that a killed sweep goes on where it was.
+"""The folder of a sweep: every finished chunk is a file, so a killed sweep can be resumed.
 
 | file                 | what it is                                                                      |
 |----------------------|---------------------------------------------------------------------------------|
-| `sweep.json`         | what is being computed, by which versions: a folder takes one sweep and no other |
+| `sweep.json`         | what is computed, and with which versions; a folder holds one sweep only        |
 | `chunks/00000.chunk` | one chunk: a line with a checksum, then its arrays                              |
-| `result.npz`         | the whole, once it is there (`Labelled.load`)                                   |
-| `.lock`              | held by the process that writes                                                 |
+| `result.npz`         | the whole result, once all chunks are finished (`Labelled.load`)                |
+| `.lock`              | locked by the process that writes                                               |
 
-Files are written whole or not at all. Nothing in them depends on when, in which order or on how many devices
-they were computed, so that a sweep that was interrupted ends with the bytes of one that was not.
+Files are written atomically. Their content does not depend on when, in which order or on how many devices it
+was computed, so a resumed sweep ends with the same bytes as an uninterrupted one.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ import stat
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 
@@ -41,7 +41,7 @@ _KINDS = {
     "summary.csv": "file",
     "chunks": "folder",
 }
-"""What a folder holds besides drafts."""
+"""The entries of a sweep folder and their kinds, without the drafts of `files.write_atomically`."""
 _OWN_DRAFT = re.compile(r"\.draft-(sweep\.json|result\.npz|summary\.csv|[0-9]{5,}\.chunk)-\w+")
 _MAX_MANIFEST = 16 * 2**20
 _USER_ERRORS = {
@@ -55,22 +55,27 @@ _USER_ERRORS = {
     errno.EPERM,
     errno.EROFS,
 }
-"""Failures to open a folder that another path or other permissions put right."""
+"""Errors on opening a folder that another path or other permissions would fix."""
 
 
 class SweepFolderError(ValueError):
-    """The folder cannot take this sweep; the message says why, and what would do."""
+    """The folder cannot be used for this sweep; the message says why and what to do.
+
+    For example, it holds another sweep or other files, is in use by another process, or cannot be written.
+
+
+    """
 
 
 class SweepStorageError(OSError):
-    """A file of the sweep could not be written or read, for instance because the disk is full.
+    """A file of the sweep could not be written or read, for example because the disk is full.
 
-    Finished chunks are kept, and the same call resumes.
+    Finished chunks are kept. Once the cause is removed, the same call resumes the sweep.
     """
 
     @classmethod
     def of(cls, error: OSError, doing: str, folder: Path) -> "SweepStorageError":
-        """Return the error to raise in place of `error`; its text is one sentence about the sweep."""
+        """Return the error to raise instead of `error`, with a message that says how to resume."""
         reason = error.strerror or error
         return cls(
             error.errno,
@@ -83,12 +88,16 @@ class SweepStorageError(OSError):
 
 
 class SweepWarning(UserWarning):
-    """Something was wrong and has been put right."""
+    """A problem that the sweep worked around.
+
+    For example, a damaged chunk is computed again, or fewer devices are used than there are.
+    """
 
 
+@final
 @dataclasses.dataclass(frozen=True)
 class SweepFolder:
-    """A folder that holds a sweep of this identity."""
+    """The folder at `path`, which holds the sweep described by `identity`."""
 
     path: Path
     identity: Mapping[str, Any]
@@ -105,7 +114,7 @@ class SweepFolder:
         return self.path / "chunks" / f"{number:05d}.chunk"
 
     def write_chunk(self, number: int, arrays: Mapping[str, np.ndarray]) -> None:
-        """Keep a finished chunk."""
+        """Write a finished chunk, atomically."""
         header = {"identity": self._digest, "chunk": number}
         payload = named_file.to_bytes(header, arrays)
         line = f"{_MAGIC} {hashlib.sha256(payload).hexdigest()}\n".encode()
@@ -114,17 +123,16 @@ class SweepFolder:
             files.write_atomically(path, lambda file: file.write(line + payload))
 
     def read_chunk(self, number: int, expected: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """Return a chunk's arrays by name.
+        """Return the arrays of a chunk by name.
 
-        `expected` has the shape and dtype of each array. Raises `NpzError` if the file is not what was
-        written, and `FileNotFoundError` if there is none.
+        `expected` has the shape and dtype of each array. Raises an `NpzError` if the file is damaged or
+        belongs to another sweep or chunk, and a `FileNotFoundError` if there is none.
         """
         path = self.chunk_path(number)
         _check_kind(path, "file")
         num_bytes = sum(spec.size * np.dtype(spec.dtype).itemsize for spec in expected.values())
-        most = (
-            num_bytes + num_bytes // 8 + 2**20
-        )  # incompressible arrays grow a little, and there are headers
+        # Compression makes incompressible arrays slightly larger, and there are headers.
+        most = num_bytes + num_bytes // 8 + 2**20
         with storage_errors(f"read '{printable(path)}'", self.path), open(path, "rb") as file:
             content = file.read(most + 1)
         line, _, payload = content.partition(b"\n")
@@ -139,9 +147,9 @@ class SweepFolder:
         return arrays
 
     def missing(self, expected: Iterable[tuple[int, Mapping[str, Any]]]) -> list[int]:
-        """Return the numbers of the chunks that are still to be computed, of those in `expected`.
+        """Return the numbers of those chunks in `expected` that have yet to be computed.
 
-        A corrupt chunk is one of them: a warning tells so, and the file is removed.
+        A corrupt chunk is removed with a `SweepWarning`, and its number is returned.
         """
         answer = []
         for number, specs in expected:
@@ -164,7 +172,7 @@ class SweepFolder:
 
 @contextlib.contextmanager
 def storage_errors(doing: str, folder: Path) -> Iterator[None]:
-    """Turn an `OSError` of the block into a `SweepStorageError`; that a file is missing stays as it is."""
+    """Replace an `OSError` of the block by a `SweepStorageError`, except a `FileNotFoundError`."""
     try:
         yield
     except (FileNotFoundError, SweepStorageError):
@@ -174,7 +182,7 @@ def storage_errors(doing: str, folder: Path) -> Iterator[None]:
 
 
 def stored_chunk(path: Path, identity: Mapping[str, Any]) -> int | None:
-    """Return the chunk size of the sweep in the folder, which a resumed sweep uses; None in a new folder."""
+    """Return the stored chunk size, which is reused on resume, or None in a new folder."""
     found = _read_manifest(path, _manifest(identity))
     if found is None:
         return None
@@ -188,7 +196,10 @@ def stored_chunk(path: Path, identity: Mapping[str, Any]) -> int | None:
 
 
 def open_folder(path: Path, identity: Mapping[str, Any]) -> SweepFolder:
-    """Begin a sweep in a new folder, or resume the same one. For one process at a time; see `locked`."""
+    """Return the folder of a new or resumed sweep, and write its `sweep.json`. The caller holds `locked`.
+
+    Drafts of killed processes are removed. Raises a `SweepFolderError` if the folder holds another sweep.
+    """
     text = _manifest(identity)
     identity = json.loads(text)
     found = _read_manifest(path, text)
@@ -211,15 +222,16 @@ def open_folder(path: Path, identity: Mapping[str, Any]) -> SweepFolder:
 
 
 def join_folder(path: Path, identity: Mapping[str, Any]) -> SweepFolder:
-    """The folder that another process of the same sweep has opened."""
+    """Return the folder that the first process of the same sweep has opened."""
     return SweepFolder(path, json.loads(_manifest(identity)))
 
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Make the folder, and keep other processes out of it until the end of the block, or of this process.
+    """Create the folder and hold its lock until the end of the block or of this process.
 
-    A folder that is not a sweep's is refused first, and nothing in it is touched.
+    Raises a `SweepFolderError` if another process holds the lock, or if the folder has entries that no sweep
+    wrote. These are checked first, and nothing in such a folder is changed.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -233,7 +245,7 @@ def locked(path: Path) -> Iterator[None]:
     with file:
         try:
             import fcntl
-        except ImportError:  # a system without such locks
+        except ImportError:  # an operating system without these locks
             yield
             return
         try:
@@ -242,22 +254,22 @@ def locked(path: Path) -> Iterator[None]:
             raise SweepFolderError(
                 f"'{printable(path)}' is in use by another process: wait for its end."
             ) from None
-        except OSError:  # a file system without such locks
+        except OSError:  # a file system without these locks
             pass
         yield
 
 
 def _check_entries(path: Path) -> None:
-    """Refuse a folder with entries that no sweep wrote, or of another kind than a sweep writes.
+    """Raise a `SweepFolderError` if an entry was not written by a sweep or is of the wrong kind.
 
-    A symbolic link is of another kind: what is written or removed there would be elsewhere.
+    Symbolic links are refused: writing to or removing one would affect files elsewhere.
     """
     entries = [entry.name for entry in os.scandir(path) if not _OWN_DRAFT.fullmatch(entry.name)]
     strangers = sorted(set(entries) - {".lock", "chunks"})
     if strangers and "sweep.json" not in entries:
         raise SweepFolderError(
-            f"'{printable(path)}' is no sweep's folder and is not empty (it has '{printable(strangers[0])}')"
-            ": give another."
+            f"'{printable(path)}' is not the folder of a sweep and is not empty "
+            f"(it has '{printable(strangers[0])}'): give another folder."
         )
     for name, kind in _KINDS.items():
         _check_kind(path / name, kind)
@@ -308,7 +320,7 @@ def _as_json(value: Any) -> str:
 
 
 def _differences(old: Any, new: Any, name: str = "") -> list[str]:
-    """What is not the same, in words, the program last: it changes with everything else."""
+    """Return one phrase per difference. The program is last, because most other changes change it too."""
     if isinstance(old, dict) and isinstance(new, dict):
         answer = []
         for key in sorted({*old, *new}, key=lambda key: (key == "program", key)):

@@ -1,13 +1,13 @@
-"""`Labelled`: arrays whose axes have names, and coordinates along them.
+"""`Labelled`: arrays with named axes and coordinates along them.
 
-| here       | what it is                                                                             |
-|------------|----------------------------------------------------------------------------------------|
-| array      | a result, such as `regret`, with one name for each axis: `("lam", "seed", "task")`     |
-| coordinate | the values along an axis, such as those of `lam`; a list of points has them along `point` |
-| attrs      | anything else to remember, as JSON                                                     |
+| here       | what it is                                                                                |
+|------------|-------------------------------------------------------------------------------------------|
+| array      | a result, such as `regret`, with one name for each axis: `("lam", "seed", "task")`        |
+| coordinate | the values along an axis, such as those of `lam`; in a list of points, they are along `point` |
+| attrs      | metadata, as JSON                                                                         |
 
-It holds NumPy arrays and does little: choose by name, average, save, and hand over to xarray or pandas where
-one of these is installed.
+It holds NumPy arrays. It can select by name, average, save, and convert to xarray or pandas if one of these
+is installed.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ import os
 import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, final
 
 import numpy as np
 
@@ -28,16 +28,37 @@ FORMAT = "jlibo-labelled"
 FORMAT_VERSION = 1
 
 
+@final
 class Variable(NamedTuple):
-    """An array and the names of its axes."""
+    """An array and the names of its axes, such as `Variable(("seed", "step"), np.zeros((3, 10)))`."""
 
     dims: tuple[str, ...]
     values: np.ndarray
 
 
+@final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Labelled:
-    """Arrays with named axes. `result["regret"]` is the plain array, `result.dims("regret")` its axes."""
+    """Arrays with named axes. `result["regret"]` is a NumPy array, `result.dims("regret")` names its axes.
+
+    **Arguments:**
+
+    - `arrays`: a `Variable` for each name. An axis has the same length in all of them.
+    - `coords`: coordinates by name, each a `Variable` with one axis.
+    - `attrs`: metadata that JSON can represent.
+
+    **Raises:** `ValueError` if names and axes do not match, or if lengths differ.
+
+    ```python
+    import numpy as np
+    from jlibo.sweeps import Labelled, Variable
+
+    regret = Variable(("lam", "seed"), np.asarray([[1.0, 3.0], [2.0, 2.0]]))
+    result = Labelled({"regret": regret}, {"lam": Variable(("lam",), np.asarray([0.1, 0.5]))})
+    result.sel(lam=0.1)["regret"]  # array([1., 3.])
+    mean, error = result.mean_and_error("regret")  # array([2., 2.]), array([1., 0.])
+    ```
+    """
 
     arrays: Mapping[str, Variable]
     coords: Mapping[str, Variable] = dataclasses.field(default_factory=dict)
@@ -58,9 +79,9 @@ class Labelled:
                         fail("dims", f"of one size: '{dim}' is {known} long in {other}", f"{size} in {what}")
         for name, (dims, _) in self.coords.items():
             if len(dims) != 1:
-                fail("coords", f"of one axis each, {name} too", f"axes {tuple(dims)}")
+                fail("coords", f"coordinates with one axis, also {name}", f"axes {tuple(dims)}")
 
-    # --- looking ---
+    # --- access ---
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -69,7 +90,7 @@ class Labelled:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The length of every axis."""
+        """The length of each axis, by name."""
         both = [*self.arrays.values(), *self.coords.values()]
         return {dim: size for dims, values in both for dim, size in zip(dims, values.shape, strict=True)}
 
@@ -80,11 +101,11 @@ class Labelled:
         return name in self.arrays
 
     def dims(self, name: str) -> tuple[str, ...]:
-        """The names of an array's axes."""
+        """Return the names of an array's axes."""
         return self._variable(name).dims
 
     def coord(self, name: str) -> np.ndarray:
-        """The values of a coordinate; of an axis without one, its places 0, 1, ..."""
+        """Return the values of a coordinate, or 0, 1, ... for an axis without coordinate."""
         if name in self.coords:
             return self.coords[name].values
         if name not in self.sizes:
@@ -105,10 +126,19 @@ class Labelled:
             raise KeyError(f"there is no array '{name}': there are {', '.join(self.arrays)}.")
         return self.arrays[name]
 
-    # --- choosing ---
+    # --- selection ---
 
     def isel(self, **places: int | slice | Sequence[int] | np.ndarray) -> "Labelled":
-        """Choose by place: `isel(seed=0)` drops the axis, `isel(seed=[0, 1])` or a slice keeps it."""
+        """Return the entries at given positions along axes.
+
+        **Arguments:**
+
+        - `places`: positions by axis. `isel(seed=0)` drops the axis; `isel(seed=[0, 1])` or a slice keeps it.
+
+        **Returns:** a `Labelled`; coordinates are selected too.
+
+        **Raises:** `ValueError` if there is no such axis, `IndexError` if there is no such position.
+        """
         for dim in places:
             if dim not in self.sizes:
                 fail("isel", f"axes among {', '.join(self.sizes)}", repr(dim))
@@ -134,12 +164,20 @@ class Labelled:
         )
 
     def sel(self, **values: Any) -> "Labelled":
-        """Choose by value: `sel(lam=0.1)` drops the axis, `sel(lam=[0.1, 0.5])` keeps it.
+        """Return the entries with given values of coordinates.
 
-        A coordinate along another axis, as `lam` is in a list of points, keeps all that have the value.
+        **Arguments:**
+
+        - `values`: values by coordinate. `sel(lam=0.1)` drops the axis, `sel(lam=[0.1, 0.5])` keeps it. If
+          the coordinate is along another axis, as `lam` in a list of points, all entries with the value are
+          selected and the axis is kept. Floats are compared with a relative tolerance of 1e-6.
+
+
+
+        **Raises:** `ValueError` if there is no such coordinate or value.
         """
         chosen = self
-        # Those along another axis first, as long as that axis is there.
+        # Coordinates along another axis first, before that axis is dropped.
         for name in sorted(values, key=lambda name: name in self.sizes):
             wanted = values[name]
             known = chosen.coord(name)
@@ -152,7 +190,17 @@ class Labelled:
         return chosen
 
     def mean_and_error(self, name: str, *, over: str = "seed") -> tuple[np.ndarray, np.ndarray]:
-        """Mean and standard error of an array over one axis, in double precision; of one entry, zero."""
+        """Return mean and standard error of an array over one axis, in double precision.
+
+        **Arguments:**
+
+        - `name`: name of the array.
+        - `over`: name of the axis.
+
+        **Returns:** two arrays without the axis. The error is zero if the axis has length one.
+
+        **Raises:** `KeyError` if there is no such array, `ValueError` if it has no such axis.
+        """
         dims, values = self._variable(name)
         if over not in dims:
             fail("over", f"one of the axes {', '.join(dims)} of {name}", repr(over))
@@ -161,10 +209,10 @@ class Labelled:
         spread = wide.std(axis, ddof=1) if size > 1 else np.zeros_like(wide.sum(axis))
         return wide.mean(axis), spread / size**0.5
 
-    # --- handing over ---
+    # --- conversion ---
 
     def to_xarray(self) -> Any:
-        """As an `xarray.Dataset`."""
+        """Return an `xarray.Dataset`. Raises an `ImportError` if xarray is not installed."""
         try:
             import xarray
         except ImportError:
@@ -176,10 +224,14 @@ class Labelled:
         )
 
     def to_dataframe(self, *names: str) -> Any:
-        """As a `pandas.DataFrame`: a row for each entry, a column for each coordinate and each array.
+        """Return a `pandas.DataFrame` with a row per entry and a column per coordinate and array.
 
-        Without names, all arrays. One array must have all axes, which the others may lack (their values are
-        repeated): `regret[task, step]` goes with `num_explore[task]`, but not with `support[task, group]`.
+        **Arguments:**
+
+        - `names`: the arrays; by default all. One of them must have the axes of all others, whose values are
+          repeated: `regret[task, step]` goes with `num_explore[task]`, but not with `support[task, group]`.
+
+        **Raises:** `ValueError` if no array has all axes, `ImportError` if pandas is not installed.
         """
         try:
             import pandas
@@ -212,7 +264,7 @@ class Labelled:
     # --- files ---
 
     def save(self, path: str | Path) -> Path:
-        """Write one `.npz` file, whole or not at all. Equal content gives equal bytes."""
+        """Write one `.npz` file atomically, and return its path. Equal content gives equal bytes."""
         header = {
             "format": FORMAT,
             "format_version": FORMAT_VERSION,
@@ -228,17 +280,17 @@ class Labelled:
 
     @classmethod
     def load(cls, path: str | Path, *, max_bytes: int | None = None) -> "Labelled":
-        """Read what `save` wrote.
+        """Return the `Labelled` that `save` wrote to `path`. Nothing is unpickled.
 
         **Arguments:**
 
         - `path`: the file.
         - `max_bytes`: limit on the size of the arrays in memory. By default 100 times the size of the file
-          (256 MiB for small files), and at most half of the free memory. Files from others can hold far more
-          than their size suggests.
+          (256 MiB for small files), and at most half of the free memory. A file from an untrusted source can
+          unpack to far more than its size suggests.
 
-        **Raises:** `NamedFileError`, a `ValueError` that names the file, if it is not a saved result or above
-        the limit. Nothing is unpickled.
+        **Raises:** `NamedFileError`, a `ValueError` that names the file, if it is not a saved result or
+        exceeds the limit.
         """
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise named_file.NamedFileError(f"'{printable(path)}' is not a saved result: it is no file.")
@@ -276,7 +328,7 @@ class Labelled:
 
 
 def _variables(listed: Any, kind: str, members: dict[str, np.ndarray]) -> dict[str, Variable]:
-    """Take the variables that a header lists out of the members of its file."""
+    """Remove the variables that a header lists from `members`, and return them."""
     answer = {}
     for entry in listed if isinstance(listed, list) else [None]:
         match entry:
@@ -294,7 +346,7 @@ def _variables(listed: Any, kind: str, members: dict[str, np.ndarray]) -> dict[s
 
 def _places_of(name: str, known: np.ndarray, wanted: Any) -> np.ndarray:
     if known.dtype.kind in "fc":
-        # 0.1 that went through single precision is still 0.1.
+        # Tolerance: a value that was rounded to single precision must still be found.
         found = np.flatnonzero(np.isclose(known, wanted, rtol=1e-6, atol=0))
     else:
         found = np.flatnonzero(known == wanted)

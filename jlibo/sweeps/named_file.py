@@ -1,8 +1,8 @@
-"""A JSON header and named arrays in one `.npz` file: equal content is equal bytes, and nothing is pickled.
+"""Files with a JSON header and named arrays: `.npz` with equal bytes for equal content, nothing pickled.
 
-`numpy.savez` writes the time of day into the file, so that two equal results differ. Here every member has
-the same date, and members come in the order of their names. Files are read within a limit on their unpacked
-size (`jlibo.npz`); NumPy reads them with `allow_pickle=False` too.
+`numpy.savez` writes the current time into the file, so the files of equal results differ. Here every member
+has the same date, and members are sorted by name. Files are read with a limit on their unpacked size
+(`jlibo.npz`). `numpy.load` with `allow_pickle=False` reads them too.
 """
 
 import io
@@ -21,11 +21,11 @@ _DATE = (1980, 1, 1, 0, 0, 0)
 
 
 class NamedFileError(npz.NpzError):
-    """The file is not what `write_arrays` writes; the message says in which way."""
+    """The file was not written by `write_arrays`, or is damaged; the message says what is wrong."""
 
 
 def write_arrays(file: IO[bytes], header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
-    """Write header and arrays into an open file."""
+    """Write header and arrays to an open file. Raises a `ValueError` for object and structured dtypes."""
     text = json.dumps(header, sort_keys=True, allow_nan=False, separators=(",", ":"))
     members = {HEADER: np.frombuffer(text.encode(), np.uint8)}
     for name, array in arrays.items():
@@ -39,12 +39,12 @@ def write_arrays(file: IO[bytes], header: Mapping[str, Any], arrays: Mapping[str
             member.compress_type = zipfile.ZIP_DEFLATED
             member.external_attr = 0o600 << 16
             with archive.open(member, "w", force_zip64=True) as stream:
-                # Not `np.ascontiguousarray`, which gives an axis to an array that has none.
+                # `np.ascontiguousarray` would add an axis to a zero-dimensional array.
                 values = np.asarray(members[name], order="C")
                 np.lib.format.write_array(stream, values, version=(1, 0), allow_pickle=False)
         archive.close()
     except BaseException:
-        # To close it now would raise another error, in place of Ctrl-C or a full disk.
+        # Closing the archive now would raise another error and hide the first one, such as a full disk.
         archive.fp = None
         raise
 
@@ -54,7 +54,7 @@ def read_arrays(
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Return the header and the arrays that `write_arrays` wrote.
 
-    `max_bytes` is that of `npz.read_npz`, whose errors are raised too: all are kinds of `npz.NpzError`.
+    `max_bytes` limits the unpacked size, see `npz.read_npz`. All errors are subclasses of `npz.NpzError`.
     """
     arrays = npz.read_npz(file, max_bytes=max_bytes)
     if HEADER not in arrays:
@@ -72,7 +72,7 @@ def read_arrays(
 
 
 def to_bytes(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
-    """The file as bytes."""
+    """Return the file that `write_arrays` writes, as bytes."""
     buffer = io.BytesIO()
     write_arrays(buffer, header, arrays)
     return buffer.getvalue()

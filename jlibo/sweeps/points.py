@@ -1,19 +1,19 @@
-"""The points of a sweep, a grid or a list of hyper-parameters; and how points and seeds become chunks.
+"""The points of a sweep (a grid or a list of hyper-parameters), and the division of its runs into chunks.
 
 | here    | what it is                                                                              |
 |---------|-----------------------------------------------------------------------------------------|
 | point   | one value for every hyper-parameter                                                     |
-| lane    | one point and one seed: one run                                                         |
+| lane    | one point and one seed: one run, one batch element                                      |
 | chunk   | the lanes that one device runs as one batch, and that are written as one file           |
 
-Lanes go through all points of a seed before the next seed: whatever is finished has every point on the same
-seeds. All points of a seed have the same key, so that differences between points are not those of luck.
+Lanes are ordered by seed, then by point, so finished chunks cover all points on the same seeds. All points of
+a seed use the same key, so points are compared on the same random draws.
 """
 
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 
@@ -25,12 +25,13 @@ from jlibo.sweeps.labelled import Variable
 SEED, POINT = "seed", "point"
 
 
+@final
 @dataclasses.dataclass(frozen=True)
 class Points:
-    """Hyper-parameters by name, one value a point, and the axes that the points make."""
+    """Hyper-parameters by name, with one value per point, and the axes of the points."""
 
     values: dict[str, np.ndarray]
-    """[points] each."""
+    """Arrays of shape `[points]`."""
     dims: tuple[str, ...]
     shape: tuple[int, ...]
     coords: dict[str, Variable]
@@ -41,7 +42,7 @@ class Points:
 
 
 def as_points(grid: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None) -> Points:
-    """A mapping from names to values is a grid, all combinations; a sequence of mappings is a list."""
+    """Return the points of a grid (a mapping of names to values) or of a sequence of mappings."""
     if grid is None:
         grid = {}
     if isinstance(grid, Mapping):
@@ -74,7 +75,7 @@ def as_points(grid: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None) -> P
 
 
 def check_seeds(num_seeds: Any, first_seed: Any) -> None:
-    """Check that all seeds are whole numbers below 2**31."""
+    """Check that all seeds are whole numbers from 0 to 2**31 - 1."""
     check_count("num_seeds", num_seeds)
     check_count("first_seed", first_seed, at_least=0)
     for name, number in (("num_seeds", num_seeds), ("first_seed", first_seed)):
@@ -85,7 +86,7 @@ def check_seeds(num_seeds: Any, first_seed: Any) -> None:
 
 
 def check_fits_dtype(name: str, values: np.ndarray, dtype: np.dtype) -> None:
-    """Check that no value becomes infinite, zero or another whole number in the precision of the program."""
+    """Check that a cast to `dtype` makes no float infinite, subnormal or zero, and changes no integer."""
     with np.errstate(all="ignore"):
         cast = values.astype(dtype)
         tiny = np.finfo(dtype).tiny if dtype.kind == "f" else 0
@@ -108,9 +109,10 @@ def _axis(name: str, values: Any) -> np.ndarray:
     return axis
 
 
+@final
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Which runs there are, and in which chunk each is."""
+    """The runs of a sweep and their division into chunks."""
 
     points: Points
     num_seeds: int
@@ -130,26 +132,26 @@ class Plan:
         return -(-self.num_lanes // self.chunk)
 
     def num_present(self, number: int) -> int:
-        """How many lanes of a chunk are runs; the rest of the last one only fills it up."""
+        """Return the number of runs in a chunk. The last chunk is padded to the full size."""
         return min(self.chunk, self.num_lanes - number * self.chunk)
 
     def inputs(self, number: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Seeds [chunk] and hyper-parameters [chunk] of a chunk. The last lane is repeated to fill it up."""
+        """Return the seeds and hyper-parameters of a chunk, `[chunk]` each; padding repeats the last lane."""
         lanes = np.minimum(np.arange(number * self.chunk, (number + 1) * self.chunk), self.num_lanes - 1)
         seeds, places = np.divmod(lanes, self.points.num_points)
         params = {name: values[places] for name, values in self.points.values.items()}
         return (self.first_seed + seeds).astype(np.uint32), params
 
     def empty(self, shape: Sequence[int], dtype: Any) -> np.ndarray:
-        """An array for all lanes of one output."""
+        """Return an uninitialised array for all lanes of one output."""
         return np.empty((self.num_lanes, *shape), dtype)
 
     def place(self, number: int) -> slice:
-        """Where a chunk's lanes are among all lanes."""
+        """Return the positions of a chunk's runs among all lanes."""
         return slice(number * self.chunk, number * self.chunk + self.num_present(number))
 
     def unfold(self, lanes: np.ndarray) -> np.ndarray:
-        """[lanes, ...] as [*points, seeds, ...]."""
+        """Reshape `[lanes, ...]` to `[*points, seeds, ...]`."""
         rest = lanes.shape[1:]
         by_point = lanes.reshape(self.num_seeds, self.points.num_points, *rest).swapaxes(0, 1)
         return np.ascontiguousarray(by_point).reshape(*self.points.shape, self.num_seeds, *rest)

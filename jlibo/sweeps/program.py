@@ -1,10 +1,11 @@
-"""A sweep's program: the user's function traced once for one lane, then compiled for a chunk on each device.
+"""The program of a sweep: the user's function, traced for one lane and compiled for one chunk per device.
 
-Every device runs a whole chunk: the batch that one device sees has the same shape on one device as on eight,
-and on a worker elsewhere. Batches of other shapes are vectorised in another way and round in another way.
-(What is left: a program for several devices goes through the compiler's simplifications once more than one
-for a single device. It may then multiply constants in another order, and the last bit of a float may differ
-between one device and several. Between 2 and 8 none did in our tests.)
+Every device runs a whole chunk, so the batch shape is the same on one device, on eight, and on a remote
+worker. Batches of different shapes are vectorised differently and round differently.
+
+One difference remains. A program for several devices passes the compiler's simplification once more than a
+program for a single device. It may multiply constants in another order, so the last bit of a float may differ
+between one device and several. Between 2 and 8 devices no bit differed in our tests.
 """
 
 import dataclasses
@@ -13,7 +14,7 @@ import importlib.metadata
 import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, final
 
 import jax
 import jax.numpy as jnp
@@ -37,6 +38,7 @@ _RESULT_DIMS = {
 """The axes of a `LifelongResult`."""
 
 
+@final
 @dataclasses.dataclass(frozen=True)
 class Output:
     """One array that a lane returns."""
@@ -48,29 +50,30 @@ class Output:
 
     @property
     def num_bytes(self) -> int:
-        """Of one lane."""
+        """Size for one lane."""
         return math.prod(self.shape) * self.dtype.itemsize
 
 
+@final
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """The function as a list of operations: what is left of it needs no Python of the user's."""
+    """The traced function. It can be compiled and run without the user's Python code."""
 
     jaxpr: Any
     outputs: tuple[Output, ...]
     param_dtypes: dict[str, np.dtype]
     key_impl: str
     digest: str
-    """Of the operations and the constants in them: another function has another digest."""
+    """SHA-256 of the operations and their constants. Different programs have different digests."""
     loop_bytes: int
-    """What the results of the largest loop take: a lower bound on the memory of one lane."""
+    """Size of the results of the largest loop, a lower bound on the memory of one lane."""
 
     def least_bytes(self, num_lanes: int) -> int:
-        """Return a lower bound on the memory of a batch of so many lanes."""
+        """Return a lower bound on the memory of a batch of `num_lanes` lanes."""
         return max(self.loop_bytes, num_lanes * sum(output.num_bytes for output in self.outputs))
 
     def chunk_specs(self, num_lanes: int) -> dict[str, jax.ShapeDtypeStruct]:
-        """Return shape and dtype of every output of so many lanes."""
+        """Return shape and dtype of each output of a batch of `num_lanes` lanes."""
         return {
             output.name: jax.ShapeDtypeStruct((num_lanes, *output.shape), output.dtype)
             for output in self.outputs
@@ -85,7 +88,10 @@ def trace(
     dims: Mapping[str, Sequence[str]] | None = None,
     meter: Meter | None = None,
 ) -> Program:
-    """Trace `run_fn` for one lane."""
+    """Return the program of `run_fn`, traced for one lane.
+
+    With a `meter`, ticks of `run_fn` become host callbacks that report to it; without, they are left out.
+    """
     call = _caller(run_fn, tuple(points.values))
     found: list[tuple[str, tuple[str, ...]]] = []
 
@@ -117,7 +123,7 @@ def trace(
 
 
 def _caller(run_fn: Callable[..., Any], names: tuple[str, ...]) -> Callable[[Any, dict], Any]:
-    """How to call it: with `key` by its name where it has one, else as the first argument."""
+    """Return a function that calls `run_fn`, with `key` by name if it has such an argument, else first."""
     try:
         parameters = inspect.signature(run_fn).parameters
     except (TypeError, ValueError):
@@ -132,7 +138,7 @@ def _caller(run_fn: Callable[..., Any], names: tuple[str, ...]) -> Callable[[Any
 
 
 def _named_leaves(tree: Any, dims: Mapping[str, Sequence[str]]) -> list[tuple[str, tuple[str, ...], Any]]:
-    """Every array of a result with its name and axes; what a `LifelongResult` carries on is left out."""
+    """Return name, axes and value of each array in `tree`. The `carry` of a `LifelongResult` is left out."""
 
     def is_result(node):
         return isinstance(node, LifelongResult)
@@ -156,14 +162,14 @@ def _named_leaves(tree: Any, dims: Mapping[str, Sequence[str]]) -> list[tuple[st
 
 
 def _storable(leaf: jax.Array) -> jax.Array:
-    """Keys as their numbers, and half precision of the kinds that NumPy lacks as single precision."""
+    """Convert keys to their key data, and dtypes that NumPy lacks, such as bfloat16, to float32."""
     if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         return jax.random.key_data(leaf)
     return leaf if np.dtype(leaf.dtype).kind in "biufc" else leaf.astype(jnp.float32)
 
 
 def _loop_bytes(jaxpr: Any) -> int:
-    """Return the most bytes that any one loop returns. Unlike other intermediates these are never fused."""
+    """Return the largest size of one loop's results. Unlike other intermediates, these are never fused."""
 
     def of(jaxpr) -> int:
         most = 0
@@ -215,13 +221,13 @@ def _digest(jaxpr: Any) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Of jlibo and of the libraries that its results depend on."""
+    """Return the versions of jlibo and of the libraries that its results depend on."""
     below = {name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "numpy")}
     return {"jlibo": __version__, **below}
 
 
 def double_precision() -> bool:
-    """Whether jax computes in double precision now."""
+    """Return whether jax currently computes in double precision."""
     return jnp.result_type(float) == jnp.float64
 
 
@@ -229,8 +235,9 @@ def _is_key(value: Any) -> bool:
     return hasattr(value, "dtype") and jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
 
 
+@final
 class CompiledChunks:
-    """The program for one chunk on each of `devices`, run together."""
+    """The compiled program, which runs one chunk on each of `devices` at the same time."""
 
     def __init__(self, program: Program, chunk: int, devices: Sequence[Any], key: Any):
         self.program, self.chunk, self.devices = program, chunk, tuple(devices)
@@ -252,7 +259,7 @@ class CompiledChunks:
             jax.ShapeDtypeStruct((num_lanes,), np.uint32),
             {name: jax.ShapeDtypeStruct((num_lanes,), dtype) for name, dtype in program.param_dtypes.items()},
         )
-        # Nothing passes between devices, and the batches need not be told apart: hence no checks of that.
+        # Devices do not communicate, so the check of replicated values is not needed.
         sharded = jax.shard_map(
             one_device, mesh=mesh, in_specs=(whole, split, split), out_specs=split, check_vma=False
         )
@@ -260,14 +267,17 @@ class CompiledChunks:
         self._compiled = jax.jit(sharded, in_shardings=shardings).lower(*specs).compile()
 
     def bytes_per_device(self) -> int | None:
-        """What the program needs on one device, where the compiler tells."""
+        """Return the bytes that the program needs on one device, or None if the compiler does not say."""
         analysis = self._compiled.memory_analysis()
         if analysis is None:
             return None
         return analysis.temp_size_in_bytes + analysis.output_size_in_bytes + analysis.argument_size_in_bytes
 
     def run(self, plan: Plan, numbers: Sequence[int]) -> list[list[np.ndarray]]:
-        """The outputs of up to as many chunks as there are devices; a device without one repeats the last."""
+        """Return the outputs of each chunk in `numbers`, at most one per device.
+
+        Devices without a chunk repeat the last one.
+        """
         filled = [*numbers, *[numbers[-1]] * (len(self.devices) - len(numbers))]
         inputs = [plan.inputs(number) for number in filled]
         seeds = np.concatenate([seeds for seeds, _ in inputs])

@@ -1,16 +1,16 @@
-"""Programs that a later process neither traces nor compiles again.
+"""Cache of traced and compiled programs on disk, so that a later process neither traces nor compiles them.
 
-jax keeps compiled programs on disk once it is told a folder (`jax_compilation_cache_dir`; the command line
-does so). To look one up it must first trace the Python functions, which for a whole experiment takes longer
-than the experiment. So the traced program is kept too, in `traced/` of the same folder, under a name made of
-everything that it depends on: the description of the caller, the sources of this package, the versions and
-settings of jax. Nothing is kept where jax has no such folder, or no `flatbuffers` package to write with: then
-a later process traces again, and still finds what was compiled.
+jax stores compiled programs if it has a cache folder (`jax_compilation_cache_dir`; the command line sets it).
+To look one up, jax must first trace the Python functions. For a whole experiment that takes longer than
+running it. The traced program is therefore stored too, in the subfolder `traced/`. Its file name is a digest
+of everything that it depends on: the description of the caller, the sources of this package, the versions and
+settings of jax. Traced programs are not stored without a cache folder, or without the package `flatbuffers`,
+which writes them. A later process then traces again, and still finds the compiled program.
 
-A program is code: whoever can write one there decides what an experiment answers. So folders are made for the
-user alone (0700), files too (0600), and what others own or could have written is not used, with a warning
-(`private_files`). A file begins with its own name and the digest of what follows, so that a damaged file, or
-one under another's name, is not used either.
+A stored program is code: a user who can write to the cache can change the results of an experiment. Folders
+are therefore created with mode 0700 and files with mode 0600. Files that other users own or could have
+written are not used, with a warning (`private_files`). A file begins with its own name and a digest of its
+content, so damaged and renamed files are not used either.
 """
 
 import atexit
@@ -23,7 +23,7 @@ import warnings
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, final
 
 import jax
 from jax import export
@@ -45,25 +45,26 @@ SETTINGS = (
     "jax_threefry_partitionable",
     "jax_numpy_dtype_promotion",
 )
-"""The settings of jax that change what is traced."""
+"""The settings of jax that affect tracing."""
 
 CPU_OPTIONS: dict[str, str | bool] = {"xla_backend_optimization_level": "2"}
-"""LLVM's third level (XLA's default) compiles a seventh longer, and what it makes runs no faster."""
+"""Level 3 (XLA's default) takes a seventh longer to compile, and the program runs no faster."""
 
 
 _MAGIC = "jlibo-program 1"
 
 
 class ProgramCacheWarning(UserWarning):
-    """Programs on disk are not used; the message says why."""
+    """Stored programs are not used; the message says why."""
 
 
 def keep_programs() -> Path | None:
-    """Let jax keep compiled programs in the user's cache folder, and this module traced ones.
+    """Store compiled and traced programs in the user's cache folder.
 
-    Returns the folder, or None, with a warning, if others could have written there.
+    Returns the folder. Returns None, with a `ProgramCacheWarning`, if the folder cannot be used or if other
+    users could have written to it.
     """
-    # A relative path is not valid there, says the XDG specification.
+    # The XDG specification requires an absolute path and says to ignore others.
     given = os.environ.get("XDG_CACHE_HOME", "")
     try:
         root = Path(given) if os.path.isabs(given) else Path.home() / ".cache"
@@ -77,15 +78,15 @@ def keep_programs() -> Path | None:
         _warn(f"{problem}: remove it if you do not know why")
         _keep_in(None)
         return None
-    except (OSError, RuntimeError) as error:  # RuntimeError: there is no home
+    except (OSError, RuntimeError) as error:  # RuntimeError: there is no home folder
         _warn(f"the cache folder cannot be used ({error})")
         _keep_in(None)
         return None
     _keep_in(folder)
-    # By default jax keeps only what took long to compile; here all of it adds up.
+    # By default jax stores only programs that took long to compile. The short ones add up here.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-    # jax's files follow the umask. Until they are closed, their folder is.
+    # jax creates files according to the umask. Until their mode is set, the mode of the folder protects them.
     atexit.register(_close_files, folder)
     return folder
 
@@ -95,15 +96,15 @@ def _keep_in(folder: Path | None) -> None:
 
 
 def _check_content(folder: Path) -> None:
-    """Check every file of a folder, as jax reads its own without a check; drafts of killed processes go."""
+    """Check every file of a folder, since jax does not check its own; remove drafts of killed processes."""
     for entry in folder.iterdir():
         if entry.name == "traced" and folder.name != "traced":
             continue
-        with contextlib.suppress(FileNotFoundError):  # another process may have replaced it
+        with contextlib.suppress(FileNotFoundError):  # another process may have removed it
             try:
                 check_private_file(entry)
             except NotPrivate as problem:
-                # A process that was killed could not close its own file: that can be made again.
+                # A killed process could not restrict the mode of its files. They can be computed again.
                 if not is_own_file(entry):
                     raise
                 entry.unlink()
@@ -113,7 +114,7 @@ def _check_content(folder: Path) -> None:
 
 
 def _close_files(folder: Path) -> None:
-    """Take from others what the umask left them on the files of jax."""
+    """Remove the permissions of other users on files that jax wrote."""
     with contextlib.suppress(OSError):
         for entry in folder.iterdir():
             with contextlib.suppress(OSError):
@@ -125,18 +126,19 @@ def _warn(problem: str) -> None:
     warnings.warn(f"compiled programs on disk are not used: {problem}.", ProgramCacheWarning, stacklevel=3)
 
 
+@final
 class Program(NamedTuple):
-    """A compiled program, and the shapes of its arguments."""
+    """A compiled program and the shapes of its arguments."""
 
     call: Callable[..., Any]
     shapes: tuple[Any, ...]
 
 
 def build(description: str, make: Callable[[], tuple[Callable[..., Any], tuple[Any, ...]]]) -> Program:
-    """The program that `make` describes, which gives a function and its arguments or their shapes.
+    """Return the compiled program of the function that `make` returns, from disk if it is stored.
 
-    Both have builtin containers alone. `make` is not called where the program is on disk: `description`
-    must tell it from every other one.
+    `make` returns a function and its arguments, or their shapes. Arguments and results may contain only
+    builtin containers. `make` is not called if the program is stored, so `description` must be unique to it.
     """
     path = _path(description)
     exported = None if path is None else _load(path)
@@ -148,7 +150,7 @@ def build(description: str, make: Callable[[], tuple[Callable[..., Any], tuple[A
             shapes = jax.tree.map(_shape_of, args)
             return Program(_compile(fn, shapes), shapes)
         _save(path, exported)
-    # Also in the process that traced it: what is compiled must be what the next one looks up.
+    # Also in the process that traced it: a later process looks up the compiled form of the stored program.
     leaves = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in exported.in_avals]
     shapes, _ = jax.tree.unflatten(exported.in_tree, leaves)
     return Program(_compile(exported.call, shapes), shapes)
@@ -195,7 +197,7 @@ def _load(path: Path) -> export.Exported | None:
         _warn(f"{problem}")
         return None
     except Exception:
-        # Whatever is wrong with a file in a cache, it can be made again.
+        # Any damaged file of a cache can be computed again.
         return None
 
 
@@ -207,7 +209,7 @@ def _export(fn, args) -> export.Exported | None:
     try:
         return export.export(jax.jit(fn))(*jax.tree.map(_shape_of, args))
     except ValueError:
-        # Something in it has no lasting form on this platform.
+        # An operation of the program cannot be serialised on this platform.
         return None
 
 
@@ -222,5 +224,5 @@ def _save(path: Path, exported: export.Exported) -> None:
     except NotPrivate as problem:
         _warn(f"{problem}")
     except OSError:
-        # A cache that cannot be written is no reason not to run.
+        # The program can run without being stored.
         return

@@ -1,19 +1,19 @@
-"""How far a sweep is: told between chunks, and if the function says so, from within a chunk.
+"""Progress of a sweep: reported after each chunk, and within a chunk if the function calls `tick`.
 
 | here          | what it is                                                                             |
 |---------------|----------------------------------------------------------------------------------------|
-| `ProgressFn`  | what the caller gives: called with the share of the work done and a word               |
-| `tick`        | what a function calls in its scan: step so-and-so of so many is done                   |
+| `ProgressFn`  | the caller's function of the share of work done (0 to 1) and a word                    |
+| `tick`        | reports from within a scan that a step is done                                         |
 | `task_ticks`  | the same as a `progress_fn` for `run_lifelong`                                         |
 
-A tick is a host callback in the compiled program. It is left out when nobody asked for a bar, and a batch of
-lanes ticks once a step, whether or not the step has lanes of its own.
+A tick is a host callback in the compiled program. It is compiled only if progress is shown. A batch ticks
+once per step, whether or not the step number is batched.
 """
 
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, final
 
 import jax
 import jax.numpy as jnp
@@ -22,8 +22,9 @@ from jax.custom_batching import custom_vmap
 ProgressFn = Callable[[float, str], None]
 
 
+@final
 class Meter:
-    """Adds up finished chunks and the ticks of those that run; reports the share of the whole."""
+    """Counts finished chunks and ticks of running chunks, and reports the share of work done."""
 
     def __init__(self, report_fn: ProgressFn, *, num_chunks: int = 1, num_done: int = 0):
         self._report_fn = report_fn
@@ -31,33 +32,33 @@ class Meter:
         self._num_done = num_done
         self._ticked = 0.0
         self._num_running = 0
-        # Ticks come from the threads of the devices.
+        # Ticks are called from the threads of the devices.
         self._lock = threading.Lock()
 
     def expect(self, num_chunks: int, num_done: int) -> None:
-        """How many chunks there are in all, and how many of them were there before."""
+        """Set the total number of chunks and the number of those that are already finished."""
         with self._lock:
             self._num_chunks, self._num_done = num_chunks, num_done
         self._report("running")
 
     def say(self, words: str) -> None:
-        """Report the same share with other words."""
+        """Report the current share with a new description."""
         self._report(words)
 
     def begin(self, num_running: int) -> None:
-        """So many chunks run at once now."""
+        """Set the number of chunks that now run at once."""
         with self._lock:
             self._num_running, self._ticked = num_running, 0.0
 
     def finish(self, num_finished: int) -> None:
-        """So many chunks are finished, and kept."""
+        """Count chunks that are finished and stored."""
         with self._lock:
             self._num_done += num_finished
             self._num_running, self._ticked = 0, 0.0
         self._report("running")
 
     def on_tick(self, share: float) -> None:
-        """One device has done one step, which is this share of its chunk."""
+        """Count one step on one device, which is the given share of a chunk."""
         with self._lock:
             self._ticked += share
         self._report("running")
@@ -70,12 +71,12 @@ class Meter:
 
 
 _tracing: list[Meter | None] = [None]
-"""The meter of the sweep whose function is being traced."""
+"""A stack; its last entry is the meter of the sweep whose function is being traced."""
 
 
 @contextlib.contextmanager
 def traced_with(meter: Meter | None) -> Iterator[None]:
-    """While a sweep's function is traced: where its ticks go, or None to leave them out."""
+    """Send ticks of functions that are traced in the block to `meter`; None leaves the ticks out."""
     _tracing.append(meter)
     try:
         yield
@@ -84,7 +85,31 @@ def traced_with(meter: Meter | None) -> Iterator[None]:
 
 
 def tick(step: Any, total: int) -> None:
-    """Say within a scan that `step` (1, ..., `total`) is done. Does nothing outside of a sweep with a bar."""
+    """Report from within a scan that `step` of `total` is done.
+
+    Does nothing outside of a sweep that shows progress.
+
+    **Arguments:**
+
+    - `step`: 1, ..., `total`; may be traced.
+    - `total`: number of ticks in one run.
+
+    ```python
+    import jax
+    import jax.numpy as jnp
+    import jlibo
+
+    def run(scale, *, key):
+        def step(position, number):
+            jlibo.sweeps.tick(number, 100)
+            position += scale * jax.random.normal(jax.random.fold_in(key, number))
+            return position, position
+
+        return {"walk": jax.lax.scan(step, 0.0, jnp.arange(1, 101))[1]}
+
+    jlibo.sweep(run, {"scale": [0.1, 1.0]}, num_seeds=10, progress=True, key=jax.random.key(0))
+    ```
+    """
     meter = _tracing[-1]
     if meter is None:
         return
@@ -106,14 +131,47 @@ def tick(step: Any, total: int) -> None:
 
 
 def task_ticks(num_tasks: int) -> Callable[[int], None] | None:
-    """For `run_lifelong(..., progress_fn=task_ticks(num_tasks))`; None, and no cost, where nobody looks."""
+    """Return a `progress_fn` for `run_lifelong`, or None outside of a sweep that shows progress.
+
+    **Arguments:**
+
+    - `num_tasks`: the number of tasks of the run.
+
+    **Returns:** a function for `run_lifelong(..., progress_fn=task_ticks(num_tasks))`. With None,
+    `run_lifelong` has no host callback.
+
+    ```python
+    import jax
+    import jlibo
+
+    features = jlibo.Cosine(10)
+
+    def run(omega, *, key):
+        env_key, run_key = jax.random.split(key)
+        return jlibo.run_lifelong(
+            jlibo.SyntheticEnv.draw(features, support_size=3, key=env_key),
+            features,
+            jlibo.GPUCB(nu=10.0, noise_std=0.1),
+            jlibo.MetaKGL(lam=0.1, omega=omega),
+            num_tasks=3,
+            horizon=10,
+            progress_fn=jlibo.sweeps.task_ticks(3),
+            key=run_key,
+        )
+
+    jlibo.sweep(run, {"omega": [0.1, 0.25]}, num_seeds=2, progress=True, key=jax.random.key(0))
+    ```
+    """
     meter = _tracing[-1]
     return None if meter is None else lambda _: meter.on_tick(1.0 / num_tasks)
 
 
 @contextlib.contextmanager
 def bar(name: str) -> Iterator[ProgressFn]:
-    """A bar with an estimate of the time left, on a terminal that can draw one; else silent."""
+    """Yield a function that updates a progress bar with the estimated remaining time.
+
+    Nothing is printed if the standard error is not a terminal.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
@@ -127,7 +185,7 @@ def bar(name: str) -> Iterator[ProgressFn]:
         TimeRemainingColumn(),
         console=console,
         transient=True,
-        disable=not console.is_terminal,  # or it leaves empty lines behind
+        disable=not console.is_terminal,  # otherwise it prints empty lines
     )
     task = drawn.add_task("starting", total=1.0, name=name)
     with drawn:

@@ -1,4 +1,4 @@
-"""`sweep`: one function over seeds and hyper-parameters, as one batch after another of the same program."""
+"""`sweep`: one function over seeds and hyper-parameters, in batches of one compiled program."""
 
 import contextlib
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -39,30 +39,56 @@ def sweep(
     attrs: Mapping[str, Any] | None = None,
     key: PRNGKeyArray,
 ) -> Labelled:
-    """Run `run_fn(key, **point)` for every point of the grid and every seed. It is traced once.
+    """Run `run_fn(key=key, **point)` for every point of a grid and every seed. `run_fn` is traced once.
 
     **Arguments:**
 
-    - `run_fn`: returns arrays: one, a dictionary, a `LifelongResult`, or any other tree of them. It has to
-      work under `jit` and `vmap`.
+    - `run_fn`: a function of `key` and the hyper-parameters of `grid` that works under `jit` and `vmap`. If
+      it has no argument named `key`, the key is its first argument. Returns a tree of arrays, such as one
+      array, a dictionary or a `LifelongResult`.
     - `grid`: `{"lam": [0.1, 0.5], "omega": [0.2, 0.3]}` for all combinations, or
       `[{"lam": 0.1, "omega": 0.2}, ...]` for a list of points.
-    - `num_seeds`, `first_seed`: seed i runs with `fold_in(key, i)`, the same for all points.
-    - `chunk`: how many runs a device takes as one batch; by default as `memory_budget` (bytes for a device;
-      by default half of what is free) allows. With the same chunk results are the same, bit for bit, in
-      any order, after any interruption and on Dask; between one device and several the last bit of a
-      float may differ.
-    - `devices`: all local devices by default; a number or a list takes some.
-    - `dims`: names of the axes of outputs, `{"curve": ("step",)}`; those of a `LifelongResult` are known.
-    - `coords`: values along those axes, `{"agent": ["full", "libo"]}`.
-    - `out`: a folder that keeps every finished chunk. The same call goes on where a killed one was.
-    - `client`: a `distributed.Client`: chunks become tasks of its cluster.
-    - `progress`: true for a bar, or a function of the share done and a word. With `out` or `client` it moves
-      by chunks, else also by the ticks of `run_fn` (`sweeps.tick`).
-    - `attrs`: JSON to keep with the result; part of what a folder is checked for.
+    - `num_seeds`, `first_seed`: seeds are `first_seed`, `first_seed + 1`, .... Seed i uses
+      `jax.random.fold_in(key, i)` at every point.
+    - `chunk`: number of runs in one batch on one device. By default the stored size if `out` is resumed, else
+      chosen to fit into `memory_budget`. With the same chunk, results are equal bit for bit in any order,
+      after any interruption and on Dask. Between one device and several, the last bit of a float may differ.
+    - `memory_budget`: bytes per device; by default half of the free memory.
+    - `devices`: number of local devices or a list of them; by default all.
+    - `dims`: names of the axes of outputs, such as `{"curve": ("step",)}`. Those of a `LifelongResult` are
+      known.
+    - `coords`: values along axes of outputs, such as `{"agent": ["full", "libo"]}`.
+    - `out`: folder to which every finished chunk is written. The same call resumes an interrupted sweep.
+    - `client`: a `distributed.Client`; chunks become tasks of its cluster.
+    - `progress`: True for a progress bar, or a function of the share of work done and a word. It advances per
+      chunk, and without `out` and `client` also by the ticks of `run_fn` (`sweeps.tick`).
+    - `attrs`: metadata for the result, as JSON. A folder is resumed only with the same `attrs`.
+    - `key`: JAX PRNG key.
 
-    **Returns:** a `Labelled` with axes of the points, then `seed`, then those of the outputs. Under
-    `jax.distributed` each process computes its share and all get the whole (a folder has to be shared).
+    **Returns:** a `Labelled`. Its axes are those of the points, then `seed`, then those of each output. Under
+    `jax.distributed` each process computes a share of the chunks, and every process returns the whole result;
+    `out` must then be a folder that all processes share.
+
+    **Raises:**
+
+    - `ValueError`: an argument is invalid; the message names it.
+    - `BudgetError`: a run, a chunk or the result needs more memory than there is.
+    - `SweepFolderError`: `out` holds another sweep or other files, is in use, or cannot be written.
+    - `SweepStorageError`: reading or writing a file failed, for example because the disk is full.
+
+    ```python
+    import jax
+    import jlibo
+
+    def walk(drift, *, key):
+        return {"position": (drift + jax.random.normal(key, (100,))).cumsum()}
+
+    result = jlibo.sweep(
+        walk, {"drift": [0.0, 0.1]}, num_seeds=50, dims={"position": ("step",)}, key=jax.random.key(0)
+    )
+    print(result)  # axes drift, seed and step
+    mean, error = result.mean_and_error("position")  # [drift, step] each, over seeds
+    ```
     """
     points = as_points(grid)
     check_seeds(num_seeds, first_seed)
@@ -161,7 +187,7 @@ def _report_fn(progress: bool | meters.ProgressFn, stack: contextlib.ExitStack) 
 def _coordinates(
     points: Points, num_seeds: int, first_seed: int, program: Program, coords: Mapping[str, Any] | None
 ) -> Labelled:
-    """All coordinates, checked against the outputs before anything is computed."""
+    """Return all coordinates. They are checked against the outputs before anything is computed."""
     known = dict(points.coords)
     known[SEED] = Variable((SEED,), np.arange(first_seed, first_seed + num_seeds))
     sizes = {dim: n for output in program.outputs for dim, n in zip(output.dims, output.shape, strict=True)}
@@ -172,7 +198,7 @@ def _coordinates(
         if dim not in sizes:
             fail("coords", f"along axes among {', '.join(sizes)}", repr(dim))
         known[dim] = Variable((dim,), np.asarray(values))
-    # No array of the result is made to see whether its shape fits: one element stands for all of them.
+    # The check needs only shapes: a broadcast array of one element does not allocate the result.
     stand_ins = {
         output.name: Variable(output.dims, np.broadcast_to(np.zeros((), output.dtype), output.shape))
         for output in program.outputs
@@ -183,7 +209,10 @@ def _coordinates(
 def _chosen_program(
     program, points, num_seeds, chunk, memory_budget, devices, client, processes, meter, key
 ) -> tuple[Callable[[], CompiledChunks], int]:
-    """The chunk, and how to get its program: it is compiled here only if that is needed to choose."""
+    """Return a function that returns the compiled program, and the chunk size.
+
+    The program is compiled here only if that is needed to choose the chunk size.
+    """
     num_lanes = points.num_points * num_seeds
     local = choose_devices(1 if client is not None else devices)
     if memory_budget is not None:
@@ -202,7 +231,7 @@ def _chosen_program(
     here = memory.free_of(local)
     compiled = None
     if chunk is not None:
-        # A chunk size that was given, or stored in a folder, may take all that is free.
+        # A chunk size that was given or stored in a folder may use all of the free memory.
         limit = here if client is None else elsewhere
         if limit is not None:
             memory.check_chunk(program, chunk, limit)
@@ -239,7 +268,7 @@ def _collect(
     folder: folders.SweepFolder | None,
     parts: dict[int, list[np.ndarray]],
 ) -> dict[str, np.ndarray]:
-    """All lanes of every output, from memory or from the folder."""
+    """Return all lanes of each output, from memory or from the folder."""
     lanes = {output.name: plan.empty(output.shape, output.dtype) for output in program.outputs}
     if folder is None:
         parts = processes.gather(plan, program, parts)
@@ -274,7 +303,7 @@ def _identity(
     key: Any,
     attrs: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """All that the numbers in a folder depend on."""
+    """Return everything that the numbers in a folder depend on."""
     return {
         "config": dict(attrs or {}),
         "versions": versions(),
@@ -298,5 +327,5 @@ def _identity(
 
 
 def _record(identity: dict[str, Any]) -> dict[str, Any]:
-    """What a result keeps of it."""
+    """Return the part of the identity that is stored with the result."""
     return {name: identity[name] for name in ("versions", "platform", "x64", "chunk", "key")}
