@@ -25,7 +25,7 @@ from jlibo.experiments import runner
 from jlibo.experiments.settings import find
 from jlibo.lifelong.loop import run_agents
 from jlibo.meta import Setting, TaskData
-from jlibo.tune import arrays, engine, task
+from jlibo.tune import arrays, ask, engine
 
 PLATFORMS = ("cuda", "tpu")
 NUM_FEATURES, NUM_TASKS, HORIZON = 5, 3, 6
@@ -208,7 +208,7 @@ def tuner_summarise(features, scores, explored, present):
 
 def tuner_suggest(features, scores, told, pending, candidates, data, is_compressed=False):
     zero = jnp.zeros((), scores.dtype)
-    moments = Moments(zero, zero, zero)
+    moments = Moments(zero, zero, zero, zero)
     rest = engine.Compressed(scores, jnp.zeros((2, 2), scores.dtype), zero, moments, zero)
     learner, scaling = LEARNERS["AdaptiveMetaKGL"], jlibo.Standardise()
     knowledge = engine.nothing_known(learner, scaling, SETTING)
@@ -230,9 +230,8 @@ def tuner_best(points, scores, told, pending, candidates, near, data):
     rows = arrays.OwnRows(points, scores, told, pending)
     available = jnp.ones(len(candidates) + len(near), bool)
     zero = jnp.zeros((), scores.dtype)
-    return task._best_candidates(
-        POLICIES["GPUCB"], scaling, knowledge, FEATURES, rows, candidates, near, available, zero, data
-    )
+    parts = (POLICIES["GPUCB"], scaling, knowledge, FEATURES, rows)
+    return ask._best_candidates(*parts, candidates, near, available, zero, key=key_of(data))
 
 
 TRIALS = (floats(4, NUM_FEATURES), floats(4), booleans(4), booleans(4))

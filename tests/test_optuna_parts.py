@@ -8,11 +8,11 @@ import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState, create_trial
 
-from jlibo.integrations.model import make_model
 from jlibo.integrations.optuna import trials as optuna_trials
 from jlibo.integrations.optuna.memory import own_task
 from jlibo.integrations.optuna.space import MOST_CHOICES, coded_parameter, coded_space, decode, encode
 from jlibo.tune import Categorical, Float, Int, Memory, SearchSpace
+from jlibo.tune.model import make_model
 from jlibo.tune.space.dictionary import MANY_FEATURES
 
 NAN = float("nan")

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from jlibo.checks import check_finite, check_shape
+from jlibo.checks import check_count, check_finite, check_shape
 from jlibo.envs.base import AbstractEnv, Task
 from jlibo.fields import hyper_parameter
 
@@ -27,6 +27,7 @@ class FunctionEnv(AbstractEnv):
     - `draw_fn`: jittable function of the task's number, counted from 0, and its key. It returns the task's
       parameters, any pytree. For a fixed list of tasks, index into an array.
     - `noise_std`: standard deviation of the noise added to rewards, at least 0.
+    - `num_tasks`: number of tasks, if there are only so many.
 
     **Raises:** `ValueError` if `candidates` has a wrong shape or a value that is NaN or infinite, or
     `noise_std` is negative.
@@ -51,10 +52,13 @@ class FunctionEnv(AbstractEnv):
     reward_fn: Callable[[Float[Array, " dim"], Any], Float[Array, ""]] = eqx.field(static=True)
     draw_fn: Callable[[Array, PRNGKeyArray], Any] = eqx.field(static=True)
     noise_std: Float[Array, ""] = hyper_parameter("noise_std", at_least=0)
+    num_tasks: int | None = eqx.field(static=True, default=None)
 
     def __check_init__(self):
         check_shape("candidates", self.candidates, ("candidates", "dim"))
         check_finite("candidates", self.candidates)
+        if self.num_tasks is not None:
+            check_count("num_tasks", self.num_tasks)
 
     def task(self, index, *, key):
         parameters = self.draw_fn(index, key)

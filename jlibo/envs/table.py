@@ -142,7 +142,7 @@ class TableEnv(AbstractEnv):
 
     @property
     def num_tasks(self) -> int:
-        """Number of tasks."""
+        """Number of rows of the table."""
         return self.values.shape[-2]
 
     def shuffled(self, *, key: PRNGKeyArray) -> "TableEnv":

@@ -6,12 +6,14 @@
 | `task_regret`       | the regret of each task, its sum over steps                                  |
 | `recovery`          | the event J_hat_s = J*                                                       |
 
-All functions of a result accept any leading axes (seeds, hyper-parameters) and keep them.
+All functions of a result accept any leading axes (seeds, hyper-parameters) and keep them. `task_regret`,
+`support_size` and `recovery` also accept the result of an offline experiment.
 """
 
-from typing import Protocol
+from typing import Any, Protocol, overload
 
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
@@ -44,7 +46,14 @@ def lifelong_regret(result: LifelongResult) -> Float[Array, "*batch steps"]:
     return jnp.cumsum(regret.reshape(*regret.shape[:-2], -1), axis=-1)
 
 
-def task_regret(result: LifelongResult) -> Float[Array, "*batch tasks"]:
+class HasRegret(Protocol):
+    """Any result with the regret of every step: lifelong or offline."""
+
+    @property
+    def regret(self) -> Float[Array, "*batch tasks horizon"]: ...
+
+
+def task_regret(result: HasRegret) -> Float[Array, "*batch tasks"]:
     """Return the regret of each task, summed over its steps.
 
     **Arguments:**
@@ -65,7 +74,7 @@ def task_regret(result: LifelongResult) -> Float[Array, "*batch tasks"]:
     by_task = jlibo.metrics.task_regret(result)
     ```
     """
-    return result.regret.sum(-1)
+    return jnp.asarray(result.regret).sum(-1)
 
 
 def simple_regret(result: LifelongResult) -> Float[Array, "*batch tasks horizon"]:
@@ -181,16 +190,27 @@ def recovery(
     return (result.support == jnp.asarray(true_support)[..., None, :]).all(-1)
 
 
+@overload
+def mean_and_standard_error(values: np.ndarray, *, axis: int = 0) -> tuple[np.ndarray, np.ndarray]: ...
+
+
+@overload
 def mean_and_standard_error(
-    values: Float[ArrayLike, "seeds *rest"],
-) -> tuple[Float[Array, "*rest"], Float[Array, "*rest"]]:
-    """Return mean and standard error over the leading axis. With one seed the error is zero.
+    values: Float[ArrayLike, "..."], *, axis: int = 0
+) -> tuple[Float[Array, "..."], Float[Array, "..."]]: ...
+
+
+def mean_and_standard_error(values: Any, *, axis: int = 0) -> tuple[Any, Any]:
+    """Return mean and standard error over `axis`, by default the leading axis of seeds. Of one entry, zero.
+
+    NumPy arrays are averaged by NumPy, so that double precision stays double; everything else by JAX.
 
     **Arguments:**
 
-    - `values`: an array whose leading axis counts seeds.
+    - `values`: an array with an axis of seeds.
+    - `axis`: that axis.
 
-    **Returns:** mean and standard error, without the leading axis.
+    **Returns:** mean and standard error, without that axis.
 
     ```python
     import jax.numpy as jnp
@@ -200,8 +220,11 @@ def mean_and_standard_error(
     mean, error = jlibo.metrics.mean_and_standard_error(jnp.asarray([1.0, 2.0, 3.0]))
     ```
     """
-    values = jnp.asarray(values)
-    num_seeds = values.shape[0]
-    mean = values.mean(0)
-    spread = jnp.sqrt(((values - mean) ** 2).sum(0) / max(num_seeds - 1, 1))
-    return mean, spread / num_seeds**0.5
+    numpy_or_jax = np if isinstance(values, np.ndarray) else jnp
+    values = numpy_or_jax.asarray(values)
+    count = values.shape[axis]
+    mean = values.mean(axis)
+    if count == 1:
+        return mean, numpy_or_jax.zeros_like(mean)
+    squares = (values - numpy_or_jax.expand_dims(mean, axis)) ** 2
+    return mean, numpy_or_jax.sqrt(squares.sum(axis) / (count - 1)) / count**0.5

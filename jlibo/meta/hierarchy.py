@@ -14,8 +14,6 @@ at once. A task has at most as many rows as there are features. Features without
 are not used.
 """
 
-from typing import final
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -24,22 +22,11 @@ from jaxtyping import Array, Float
 
 from jlibo.belief import posterior as gp
 from jlibo.belief.prior import Prior
+from jlibo.meta.past import PastTasks
 
 HIGHEST = lax.Precision.HIGHEST
 NOISE_ROWS = 10.0
 """Strength of the prior on the noise, in rows with the initially assumed noise."""
-
-
-@final
-class PastTasks(eqx.Module):
-    """Finished tasks as rows. Zero rows and tasks with `is_done` 0 are padding."""
-
-    features: Float[Array, "tasks rows features"]
-    targets: Float[Array, "tasks rows"]
-    lost_squares: Float[Array, " tasks"]
-    """Sum of squared rewards that compressed rows leave out; no linear function of the features fits them."""
-    num_observations: Float[Array, " tasks"]
-    is_done: Float[Array, " tasks"]
 
 
 def fit_hierarchy(

@@ -14,6 +14,7 @@ foretold from those before it in its task: every row is held out once.
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jlibo.belief.posterior import init, update
@@ -28,41 +29,9 @@ from jlibo.meta.base import (
     selected_prior,
 )
 from jlibo.meta.exploration import AbstractExploration, DecreasingExploration
-from jlibo.meta.hierarchy import PastTasks
-from jlibo.meta.rows import check_data_choice, compress_rows, free_features, num_rows, project_out, seen_rows
+from jlibo.meta.past import PastTasks, no_past, penalised, remember
+from jlibo.meta.rows import check_data_choice
 from jlibo.solver.group_lasso import Solution, group_lasso_path, lam_grid, lambda_max
-
-
-def no_past(data: str, setting: Setting) -> PastTasks:
-    """Room for all tasks of a run, none of them done."""
-    rows = num_rows(data, setting)
-    zeros = jnp.zeros(setting.num_tasks, setting.dtype)
-    return PastTasks(
-        features=jnp.zeros((setting.num_tasks, rows, setting.num_features), setting.dtype),
-        targets=jnp.zeros((setting.num_tasks, rows), setting.dtype),
-        lost_squares=zeros,
-        num_observations=zeros,
-        is_done=zeros,
-    )
-
-
-def remember(
-    past: PastTasks, place: Int[Array, ""], data: TaskData, choice: str, setting: Setting
-) -> PastTasks:
-    """The past with one more task at `place`, in at most as many rows as there are features."""
-    features, targets, used = seen_rows(data, choice, setting)
-    lost = jnp.zeros((), setting.dtype)
-    if len(used) > setting.num_features:
-        features, kept = compress_rows(features, targets)
-        lost = jnp.maximum((targets**2).sum() - (kept**2).sum(), 0)
-        targets = kept
-    return PastTasks(
-        features=past.features.at[place].set(features),
-        targets=past.targets.at[place].set(targets),
-        lost_squares=past.lost_squares.at[place].set(lost),
-        num_observations=past.num_observations.at[place].set(used.sum()),
-        is_done=past.is_done.at[place].set(1),
-    )
 
 
 def choose_support(
@@ -74,24 +43,26 @@ def choose_support(
     tol: float,
     max_steps: int,
 ) -> tuple[Bool[Array, " groups"], Solution]:
-    """The kernels along the group-lasso path under which the past rewards are likeliest.
+    """Return the kernels along the group-lasso path under which the past rewards are likeliest.
 
-    For every lam of the path, those with a non-zero norm, and those with at least a tenth of the largest
-    norm: so lam and omega are both chosen. The whole set is among the candidates, and wins a tie.
+    Candidates are the whole set and, for every lam of the path below `lambda_max`, the kernels with a
+    non-zero norm and those with more than a tenth of the largest norm: so lam and omega are both chosen.
+    The whole set wins a tie.
+
+    **Returns:** the support without the free groups, and the solve that it came from, whose status, gap and
+    number of steps certify it. At `lambda_max`, where the path starts, the solution is zero, and the kernel
+    of an empty selection is that of the whole set: the whole set has the certificate of this solve.
     """
-    features, targets = past.features, past.targets
-    if setting.free_groups:
-        columns = free_features(setting)
-        features, targets = jax.vmap(lambda f, t: project_out(f, t, columns))(features, targets)
+    features, targets = penalised(past, setting)
     largest = lambda_max(features, targets, groups=setting.groups)
     lams = lam_grid(
         jnp.maximum(largest, jnp.finfo(setting.dtype).tiny), num_lams=num_lams, smallest_ratio=1e-2
     )
     path = group_lasso_path(features, targets, lams, groups=setting.groups, tol=tol, max_steps=max_steps)
-    norms = path.group_norms
     whole = jnp.ones((1, setting.num_groups), bool)
-    omegas = 0.1 * norms.max(1, keepdims=True)
-    candidates = jnp.concatenate([whole, norms > 0, norms > omegas])
+    norms = path.group_norms[1:]
+    candidates = jnp.concatenate([whole, norms > 0, norms > 0.1 * norms.max(1, keepdims=True)])
+    solve_of = jnp.asarray(np.r_[0, 1:num_lams, 1:num_lams])
 
     def log_likelihood(support):
         prior = selected_prior(support, setting)
@@ -109,8 +80,8 @@ def choose_support(
     # One after another: as a batch they would take the memory of all at once and no less time.
     scores = jax.lax.map(log_likelihood, candidates)
     best = jnp.argmax(scores)
-    last = jax.tree.map(lambda leaf: leaf[-1], path)
-    return candidates[best] & ~free_mask(setting), last
+    solution = jax.tree.map(lambda leaf: leaf[solve_of[best]], path)
+    return candidates[best] & ~free_mask(setting), solution
 
 
 class SelfTunedState(eqx.Module):
@@ -142,8 +113,7 @@ class SelfTunedMetaKGL(AbstractMetaLearner):
         past = remember(state.past, state.num_done, data, self.data, setting)
         return self.learn(past, state.num_done + 1, setting)
 
-    def learn(self, past: PastTasks, num_done: Int[Array, ""], setting: Setting):
-        """All that the past tasks teach; their order does not matter."""
+    def learn(self, past: PastTasks, num_done, setting):
         support, solution = choose_support(
             past,
             self.noise_std.astype(setting.dtype),

@@ -7,6 +7,8 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from jlibo.checks import ArrayLike
+
 
 class Status(enum.IntEnum):
     """Status of a solve, or of a task of a run. `words` describes it.
@@ -32,6 +34,16 @@ class Status(enum.IntEnum):
         """One line that describes the status."""
         return _WORDS[self]
 
+    @property
+    def label(self) -> str:
+        """The status in a word or two, such as "step limit"."""
+        return self.words.split(":")[0]
+
+    @property
+    def is_of_solve(self) -> bool:
+        """Whether a solve ended so; the other statuses are about the values or rewards of a task."""
+        return self not in (Status.NON_FINITE_VALUES, Status.NON_FINITE_REWARDS)
+
 
 _WORDS = {
     Status.CONVERGED: "converged: the duality gap is within the tolerance",
@@ -46,6 +58,13 @@ _WORDS = {
     Status.NON_FINITE_VALUES: "non-finite values: candidates with NaN or infinite values were never played",
     Status.NON_FINITE_REWARDS: "non-finite rewards: no candidate had a finite value; the steps were ignored",
 }
+
+
+def count_statuses(statuses: Int[ArrayLike, "*batch"]) -> dict[Status, int]:
+    """Return how often each status occurs, in the order of `Status`, without those that do not."""
+    statuses = np.asarray(statuses)
+    counts = {status: int((statuses == status).sum()) for status in Status}
+    return {status: count for status, count in counts.items() if count}
 
 
 @final
@@ -92,9 +111,7 @@ class Solution(eqx.Module):
         if statuses.size == 1:
             figures = f" (gap {gaps[0]:.2e}, {steps[0]} steps)" if answered.all() else ""
             return Status(int(statuses[0])).words + figures
-        counts = ", ".join(
-            f"{int((statuses == s).sum())} {s.words.split(':')[0]}" for s in Status if (statuses == s).any()
-        )
+        counts = ", ".join(f"{count} {status.label}" for status, count in count_statuses(statuses).items())
         if not answered.any():
             return f"{statuses.size} problems: {counts}; none has an answer"
         low, middle, high = np.percentile(steps, [0, 50, 100]).astype(int)
