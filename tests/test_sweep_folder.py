@@ -119,7 +119,7 @@ def test_another_sweep_is_refused_in_words(whole, tmp_path, monkeypatch):
         return answer | {"curve": answer["curve"] * 2}
 
     refused("the function computes something else", run_fn=other)
-    monkeypatch.setattr(jlibo, "__version__", "99.0")
+    monkeypatch.setattr("jlibo.sweeps.program.__version__", "99.0")
     refused(r'versions.jlibo was "[0-9.]+" and is "99.0" now')
 
 

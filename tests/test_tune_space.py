@@ -289,7 +289,7 @@ def test_samples_are_stratified_snapped_and_repeatable():
 
 def test_space_modules_do_not_name_jax():
     for module in ("space", "parameters"):
-        path = f"{next(iter(jlibo.__path__))}/tune/{module}.py"
+        path = f"{next(iter(jlibo.__path__))}/tune/space/{module}.py"
         with open(path, encoding="utf-8") as file:
             assert not re.search(r"^\s*(import|from) (jax|equinox)\b", file.read(), re.MULTILINE)
 
