@@ -2,6 +2,8 @@
 
 import functools
 import os
+import signal
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +12,13 @@ from typing import Any
 os.environ.setdefault("NPROC", str(max(4, os.cpu_count() or 1)))
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("MPLBACKEND", "Agg")
+
+# A suite that was started in the background ignores SIGINT, and so would every process that a test starts.
+if (
+    threading.current_thread() is threading.main_thread()
+    and signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+):
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import hypothesis
 import jax

@@ -262,12 +262,14 @@ def compressed_trials(
 
     count = len(levelled)
     mean = levelled.mean() if count else 0.0
+    # Levelled scores are at most 1e6: their squares are in range in units of one.
+    moments = (count, mean, ((levelled - mean) ** 2).sum(), 1.0)
     dtype = jnp.result_type(float)
     compressed = Compressed(
         targets[:, 1].astype(dtype),
         lost.astype(dtype),
         np.asarray(in_base.sum() - size, dtype),
-        Moments(*(jnp.asarray(n, dtype) for n in (count, mean, ((levelled - mean) ** 2).sum()))),
+        Moments(*(jnp.asarray(number, dtype) for number in moments)),
         np.asarray(levelled.max() if count else -np.inf, dtype),
     )
     return OwnTrials(rows.astype(dtype), targets[:, 0].astype(dtype), told, pending, compressed), log_unit
