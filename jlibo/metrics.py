@@ -6,7 +6,8 @@
 | `task_regret`       | the regret of each task, its sum over steps                                  |
 | `recovery`          | the event J_hat_s = J*                                                       |
 
-All functions take a `LifelongResult` with any leading axes (seeds, hyper-parameters) and keep them.
+All functions take a `LifelongResult` with any leading axes (seeds, hyper-parameters) and keep them;
+`task_regret`, `support_size` and `recovery` take the result of an offline experiment too.
 """
 
 from typing import Protocol
@@ -25,9 +26,16 @@ def lifelong_regret(result: LifelongResult) -> Float[Array, "*batch steps"]:
     return jnp.cumsum(regret.reshape(*regret.shape[:-2], -1), axis=-1)
 
 
-def task_regret(result: LifelongResult) -> Float[Array, "*batch tasks"]:
+class HasRegret(Protocol):
+    """Any result with the regret of every step: lifelong or offline."""
+
+    @property
+    def regret(self) -> Float[Array, "*batch tasks horizon"]: ...
+
+
+def task_regret(result: HasRegret) -> Float[Array, "*batch tasks"]:
     """Regret of each task."""
-    return result.regret.sum(-1)
+    return jnp.asarray(result.regret).sum(-1)
 
 
 def simple_regret(result: LifelongResult) -> Float[Array, "*batch tasks horizon"]:

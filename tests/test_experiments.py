@@ -202,6 +202,26 @@ def test_the_figure_shows_the_settings(lifelong, offline, printed, monkeypatch):
         assert "num_tasks=" in titles[-1]
 
 
+def test_the_offline_figure_and_the_summary_count_the_same_kernels(monkeypatch):
+    # lam this large selects nothing, so that all kernels are in use; the federated vote selects some.
+    changes = SMALL | {"lam": "1e6", "num_tasks": "3", "horizon": "4"}
+    result = run_experiment(override(find("offline-cosine"), changes), num_seeds=2)
+    figures, drawn = [], plot.figure_offline
+
+    def keep(*args, **kwargs):
+        figures.append(drawn(*args, **kwargs))
+        return figures[-1]
+
+    monkeypatch.setattr(plot, "figure_offline", keep)
+    folder.render(result, {})
+    agents = summarise(result)["agents"]
+    assert agents["meta-kgl"]["support_size"] == [8, 8, 8] and agents["meta-kgl"]["empty_selections"] == 6
+    lines = {line.get_label(): line.get_ydata() for line in figures[0].axes[1].get_lines()}
+    assert len(lines) == len(agents)
+    for name, numbers in agents.items():
+        np.testing.assert_allclose(lines[plot.display_name(name)], numbers["support_size"])
+
+
 def test_other_seeds_replace_a_run_and_it_is_said(lifelong, tmp_path):
     folder.write_result(lifelong, tmp_path, extra_timing={})
     fewer = dataclasses.replace(lifelong, num_seeds=2, first_seed=7)
