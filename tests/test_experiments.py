@@ -2,13 +2,14 @@
 
 import dataclasses
 import json
+from functools import partial
 
 import jax
 import numpy as np
 import pytest
 
 from benchmarks import choose_glmnet
-from jlibo import plot
+from jlibo import GPUCB, AdaptiveMetaKGL, Cosine, FixedPrior, MetaKGL, Prior, SyntheticEnv, plot
 from jlibo.experiments import (
     REGISTRY,
     SettingError,
@@ -17,6 +18,7 @@ from jlibo.experiments import (
     folder,
     override,
     run_experiment,
+    run_offline,
     runner,
     summarise,
     worlds,
@@ -200,6 +202,27 @@ def test_the_figure_shows_the_settings(lifelong, offline, printed, monkeypatch):
         folder.render(result, {})
         assert titles[-1] == folder.run_title(result.experiment)
         assert "num_tasks=" in titles[-1]
+
+
+def test_offline_learners_with_priors_of_other_shapes_run_side_by_side():
+    features = Cosine(6)
+    learners = {
+        "wide": FixedPrior(),
+        "adaptive": AdaptiveMetaKGL(num_steps=2, num_lams=3),
+        "matrix": FixedPrior(Prior(np.zeros(6), np.eye(6) / 6 + 0.01)),
+        "own noise": FixedPrior(Prior(np.zeros(6), np.full(6, 1 / 6), noise_std=0.3)),
+        "libo": MetaKGL(lam=0.1, omega=0.1),
+    }
+    env_key, key = jax.random.split(jax.random.key(3))
+    env = SyntheticEnv.draw(features, support_size=2, key=env_key)
+    run = partial(run_offline, env, features, GPUCB(2.0, 0.1), num_tasks=3, num_rows=5, horizon=6, key=key)
+    together = run(learners)
+    assert list(together) == list(learners)
+    for name, learner in learners.items():
+        alone = run({name: learner})[name]
+        np.testing.assert_allclose(together[name].regret, alone.regret, rtol=1e-9, atol=1e-9)
+        np.testing.assert_array_equal(together[name].support, alone.support)
+    assert np.ptp([np.sum(result.regret) for result in together.values()]) > 1
 
 
 def test_the_offline_figure_and_the_summary_count_the_same_kernels(monkeypatch):
