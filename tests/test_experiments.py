@@ -12,6 +12,7 @@ from benchmarks import choose_glmnet
 from jlibo import GPUCB, AdaptiveMetaKGL, Cosine, FixedPrior, MetaKGL, Prior, SyntheticEnv, plot
 from jlibo.experiments import (
     REGISTRY,
+    Experiment,
     SettingError,
     budget,
     find,
@@ -333,7 +334,7 @@ def test_what_cannot_fit_is_refused_before_it_is_allocated(name, changes, seeds,
             "'horizon' should be a whole number up to 2147483647, but got 3000000000",
         ),
         ({"horizon": "9" * 4000}, "up to 2147483647, but got one of 13288 bits"),
-        ({"horizon": "9" * 5000}, "'horizon' should be a whole number, but got '9{57}[.]{3}'"),
+        ({"horizon": "9" * 5000}, "'horizon' should be a whole number, but got '9+[.]{3}9+'"),
         ({"lam": "9" * 5000}, "'lam' should be a number >= 0, but got inf"),
         ({"data": "\x1b[2J\n"}, r"but got '\\x1b\[2J\\n'"),
         ({"features": "sine"}, "'features' should be one of"),
@@ -355,6 +356,48 @@ def test_settings_that_cannot_be(changes, message):
 def test_offline_experiments_are_synthetic_and_raw(changes):
     with pytest.raises(SettingError, match="'environment' and 'rewards' should be synthetic and raw"):
         override(find("offline-cosine2d"), changes)
+
+
+def test_numbers_of_any_kind_become_the_declared_type():
+    small = {name: int(value) for name, value in SMALL.items()} | {"num_tasks": 2, "horizon": 4}
+    given = {"lam": 1, "nu": np.int64(10), "omega": np.float32(0.25), "explore_scale": 2}
+    whole = Experiment("mine", "in whole numbers", **{**small, **given, "horizon": np.int32(4)})
+    plain = Experiment("mine", "in whole numbers", **small, **{name: float(x) for name, x in given.items()})
+    assert whole == plain and whole.numbers() == plain.numbers()
+    for field in dataclasses.fields(Experiment):
+        assert type(getattr(whole, field.name)) is field.type
+        assert (field.name in whole.numbers()) == (field.type is float)
+    assert type(dataclasses.replace(plain, lam=3).lam) is float
+    result = run_experiment(whole, num_seeds=1)
+    assert np.isfinite(result.results["libo"].regret).all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"lam": "0.5"}, "'lam' should be a number, but got '0.5'"),
+        ({"lam": None}, "'lam' should be a number, but got nothing"),
+        ({"lam": True}, "'lam' should be a number, but got True"),
+        ({"lam": 1j}, "'lam' should be a number"),
+        ({"lam": np.ones(2)}, "'lam' should be a number"),
+        ({"lam": float("nan")}, "'lam' should be a number >= 0"),
+        ({"lam": 10**400}, "'lam' should be at most 3.40282e.38"),
+        ({"lam": -1}, "'lam' should be a number >= 0"),
+        ({"num_tasks": 2.5}, "'num_tasks' should be a whole number, but got 2.5"),
+        ({"num_tasks": True}, "'num_tasks' should be a whole number"),
+        ({"num_tasks": 10**400}, "'num_tasks' should be a whole number up to 2147483647"),
+        ({"features": "cosines"}, "'features' should be one of cosine, .*, but got 'cosines'"),
+        ({"features": 3}, "'features' should be a word, but got 3"),
+        ({"kind": "online"}, "'kind' should be one of lifelong, offline, but got 'online'"),
+        ({"kind": "offline", "rewards": "standardised"}, "should be synthetic and raw offline"),
+        ({"support_size": 51}, "'support_size' should be at most num_features = 50"),
+    ],
+)
+def test_settings_are_checked_at_construction(changes, message):
+    with pytest.raises(SettingError, match=message):
+        Experiment("mine", "of mine", **changes)
+    with pytest.raises(SettingError, match=message):
+        dataclasses.replace(find("lifelong-cosine"), **changes)
 
 
 def test_an_unknown_experiment_offers_the_nearest():
