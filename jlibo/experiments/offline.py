@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from jlibo.envs.base import AbstractEnv
+from jlibo.envs.base import AbstractEnv, check_num_tasks
 from jlibo.features import AbstractFeatures
 from jlibo.meta.base import AbstractMetaLearner, Setting, TaskData
 from jlibo.one_task import draw_task, run_task
@@ -42,6 +42,7 @@ def run_offline(
     key: PRNGKeyArray,
 ) -> dict[str, OfflineResult]:
     """Learn from `num_tasks` tasks of `num_rows` uniform draws, then play a new task of `horizon` steps."""
+    check_num_tasks(env, num_tasks, held_out=1)
     candidate_features = features(env.candidates)
     setting = Setting(
         features.groups, num_tasks, num_rows, num_rows, candidate_features.dtype, features.free_groups
