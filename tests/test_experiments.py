@@ -9,7 +9,17 @@ import numpy as np
 import pytest
 
 from benchmarks import choose_glmnet
-from jlibo import GPUCB, AdaptiveMetaKGL, Cosine, FixedPrior, MetaKGL, Prior, SyntheticEnv, plot
+from jlibo import (
+    GPUCB,
+    AdaptiveMetaKGL,
+    Cosine,
+    FixedPrior,
+    MetaKGL,
+    Prior,
+    SyntheticEnv,
+    plot,
+    reproduce_cli,
+)
 from jlibo.experiments import (
     REGISTRY,
     Experiment,
@@ -25,6 +35,7 @@ from jlibo.experiments import (
     worlds,
 )
 from jlibo.one_task import draw_task
+from jlibo.solution import Status, count_statuses
 from jlibo.tables import load_table
 
 GLMNET = ["lifelong-glmnet", "lifelong-glmnet-practitioner"]
@@ -244,6 +255,31 @@ def test_the_offline_figure_and_the_summary_count_the_same_kernels(monkeypatch):
     assert len(lines) == len(agents)
     for name, numbers in agents.items():
         np.testing.assert_allclose(lines[plot.display_name(name)], numbers["support_size"])
+
+
+def test_statuses_are_counted_by_their_words(lifelong, capsys):
+    status = np.zeros_like(lifelong.results["libo"].status)
+    status[0] = [Status.STEP_LIMIT, Status.STEP_LIMIT, Status.OUT_OF_RANGE, Status.NON_FINITE_INPUT]
+    status[1] = [Status.NON_FINITE_VALUES, Status.NON_FINITE_REWARDS, Status.NON_FINITE_REWARDS, 0]
+    libo = dataclasses.replace(lifelong.results["libo"], status=status)
+    result = dataclasses.replace(lifelong, results=lifelong.results | {"libo": libo})
+    agents = summarise(result)["agents"]
+    assert agents["full"]["statuses"] == {"converged": 12} and agents["full"]["unconverged_solves"] == 0
+    assert agents["libo"]["unconverged_solves"] == 4
+    assert agents["libo"]["statuses"] == {
+        "converged": 5,
+        "step limit": 2,
+        "non-finite input": 1,
+        "out of range": 1,
+        "non-finite values": 1,
+        "non-finite rewards": 2,
+    }
+    reproduce_cli._print_table(result, None, 0.0)
+    text = " ".join(capsys.readouterr().out.split())
+    for kind, count in count_statuses(status).items():
+        note = f"note: libo: {count} {'solves' if kind.is_of_solve else 'tasks'} ended with {kind.words}."
+        assert (note in text) == (kind != Status.CONVERGED)
+    assert "full:" not in text
 
 
 def test_other_seeds_replace_a_run_and_it_is_said(lifelong, tmp_path):
