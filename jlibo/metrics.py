@@ -10,9 +10,10 @@ All functions take a `LifelongResult` with any leading axes (seeds, hyper-parame
 `task_regret`, `support_size` and `recovery` take the result of an offline experiment too.
 """
 
-from typing import Protocol
+from typing import Any, Protocol, overload
 
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
@@ -74,12 +75,26 @@ def recovery(
     return (result.support == jnp.asarray(true_support)[..., None, :]).all(-1)
 
 
+@overload
+def mean_and_standard_error(values: np.ndarray, *, axis: int = 0) -> tuple[np.ndarray, np.ndarray]: ...
+
+
+@overload
 def mean_and_standard_error(
-    values: Float[ArrayLike, "seeds *rest"],
-) -> tuple[Float[Array, "*rest"], Float[Array, "*rest"]]:
-    """Over the leading axis; with one seed the error is zero."""
-    values = jnp.asarray(values)
-    num_seeds = values.shape[0]
-    mean = values.mean(0)
-    spread = jnp.sqrt(((values - mean) ** 2).sum(0) / max(num_seeds - 1, 1))
-    return mean, spread / num_seeds**0.5
+    values: Float[ArrayLike, "..."], *, axis: int = 0
+) -> tuple[Float[Array, "..."], Float[Array, "..."]]: ...
+
+
+def mean_and_standard_error(values: Any, *, axis: int = 0) -> tuple[Any, Any]:
+    """Return the mean over `axis`, by default that of the seeds, and its standard error; of one entry, zero.
+
+    NumPy arrays are averaged by NumPy, so that double precision stays double; everything else by JAX.
+    """
+    numpy_or_jax = np if isinstance(values, np.ndarray) else jnp
+    values = numpy_or_jax.asarray(values)
+    count = values.shape[axis]
+    mean = values.mean(axis)
+    if count == 1:
+        return mean, numpy_or_jax.zeros_like(mean)
+    squares = (values - numpy_or_jax.expand_dims(mean, axis)) ** 2
+    return mean, numpy_or_jax.sqrt(squares.sum(axis) / (count - 1)) / count**0.5
