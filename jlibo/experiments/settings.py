@@ -21,12 +21,12 @@ hyper-parameters do not give the paper's finding in our reading, and README.md s
 """
 
 import dataclasses
-import difflib
 import math
 import numbers
 import typing
 from collections.abc import Mapping
 
+from jlibo.checks import did_you_mean_or_known
 from jlibo.printable import described, printable
 
 
@@ -310,7 +310,8 @@ def find(name: str) -> Experiment:
     """The experiment called `name`."""
     if name not in REGISTRY:
         raise SettingError(
-            f"There is no experiment '{_short(name)}'.{_nearest(name, REGISTRY)} `jlibo list` shows all."
+            f"There is no experiment '{_short(name)}'.{did_you_mean_or_known(name, REGISTRY)} "
+            "`jlibo list` shows all."
         )
     return REGISTRY[name]
 
@@ -321,7 +322,7 @@ def override(experiment: Experiment, changes: Mapping[str, str]) -> Experiment:
     values = {}
     for name, text in changes.items():
         if name not in known:
-            raise SettingError(f"There is no setting '{_short(name)}'.{_nearest(name, known)}")
+            raise SettingError(f"There is no setting '{_short(name)}'.{did_you_mean_or_known(name, known)}")
         values[name] = _parse(name, text, known[name])
     return dataclasses.replace(experiment, **values)
 
@@ -330,8 +331,3 @@ def changed_settings(experiment: Experiment) -> dict[str, int | float | str]:
     """The settings in which `experiment` differs from the registered one of its name."""
     registered = REGISTRY.get(experiment.name, experiment).settings()
     return {name: value for name, value in experiment.settings().items() if value != registered[name]}
-
-
-def _nearest(name: str, known) -> str:
-    close = difflib.get_close_matches(name[:100], list(known), n=1, cutoff=0.4)
-    return f" Did you mean '{close[0]}'?" if close else f" Known: {', '.join(known)}."
