@@ -14,7 +14,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from benchmarks.automl_table import Problem, blocks, mean_and_error
+from benchmarks.automl_table import Problem, blocks
+from jlibo.metrics import mean_and_standard_error
 
 MARKS = (1, 3, 5, 10, 20, 30, 50)
 LEVELS = (0.1, 0.05, 0.02, 0.01)
@@ -83,7 +84,7 @@ class Study:
     def curve(self, name: str, block: str, *, raw: bool = False) -> tuple[np.ndarray, np.ndarray]:
         """Mean and standard error after each trial."""
         samples = self.samples(name, block, raw=raw)
-        return mean_and_error(samples.mean(0) if samples.shape[1] > 1 else samples.mean(1))
+        return mean_and_standard_error(samples.mean(0) if samples.shape[1] > 1 else samples.mean(1))
 
     def difference(self, name: str, other: str, block: str) -> tuple[np.ndarray, np.ndarray]:
         """How much more normalised regret `name` has, order by order: mean and standard error.
@@ -91,8 +92,9 @@ class Study:
         The error is that over orders, and, of a method with repeats, that over repeats.
         """
         left, right = self.samples(name, block), self.samples(other, block)
-        mean, error = mean_and_error(left.mean(1) - right.mean(1))
-        over_repeats = [mean_and_error(side.mean(0))[1] for side in (left, right) if side.shape[1] > 1]
+        mean, error = mean_and_standard_error(left.mean(1) - right.mean(1))
+        repeated = [side.mean(0) for side in (left, right) if side.shape[1] > 1]
+        over_repeats = [mean_and_standard_error(means)[1] for means in repeated]
         return mean, np.sqrt(error**2 + sum(part**2 for part in over_repeats))
 
     def trials_needed(self, name: str, block: str) -> dict[str, int | None]:

@@ -140,10 +140,3 @@ def blocks(num_tasks: int) -> dict[str, slice]:
         "first 10 tasks": slice(min(10, num_tasks)),
         "last half of the tasks": slice(num_tasks // 2, None),
     }
-
-
-def mean_and_error(samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean over the first axis and its standard error, 0 where there is one sample."""
-    count = len(samples)
-    error = samples.std(0, ddof=1) / np.sqrt(count) if count > 1 else np.zeros(samples.shape[1:])
-    return samples.mean(0), error

@@ -5,7 +5,8 @@ too; checks of *values* look only at arrays that hold values now, and are silent
 `grad`, where the functions answer with a status instead.
 """
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import jax
@@ -30,6 +31,26 @@ def is_concrete(value: Any) -> bool:
 def fail(argument: str, expected: str, got: object) -> NoReturn:
     """Raise the one error that all checks raise."""
     raise ValueError(f"`{argument}` should be {expected}, but got {got}.")
+
+
+def nearest(name: object, known: Iterable[str]) -> str | None:
+    """Return the entry of `known` that is most like `name`, or None if none is."""
+    # Matching takes a time that grows with the square of the length.
+    close = difflib.get_close_matches(str(name)[:100], list(known), n=1, cutoff=0.5)
+    return close[0] if close else None
+
+
+def did_you_mean(name: object, known: Iterable[str]) -> str:
+    """Return the hint at the end of a message about an unknown name; empty if no known name is like it."""
+    close = nearest(name, known)
+    return "" if close is None else f" (did you mean {close!r}?)"
+
+
+def did_you_mean_or_known(name: object, known: Iterable[str]) -> str:
+    """Return a sentence after a message about an unknown name: the nearest known name, or else all."""
+    known = list(known)
+    close = nearest(name, known)
+    return f" Known: {', '.join(known)}." if close is None else f" Did you mean '{close}'?"
 
 
 def check_shape(argument: str, value: Any, expected: Sequence[int | str]) -> None:

@@ -26,7 +26,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jlibo.checks import check_count, fail
-from jlibo.envs.base import AbstractEnv
+from jlibo.envs.base import AbstractEnv, check_num_tasks
 from jlibo.exploration import AbstractExploration
 from jlibo.features import AbstractFeatures
 from jlibo.meta.base import (
@@ -223,11 +223,8 @@ def plan_agents(
     exploration: Mapping[str, AbstractExploration] | None = None,
 ) -> Plan:
     """Sizes and schedules of the agents; all of it known before tracing."""
-    check_count("num_tasks", num_tasks)
+    check_num_tasks(env, num_tasks)
     check_count("horizon", horizon)
-    most_tasks = getattr(env, "num_tasks", None)
-    if most_tasks is not None and num_tasks > most_tasks:
-        fail("num_tasks", f"at most the {most_tasks} tasks of the environment", num_tasks)
     if not meta_learners:
         fail("meta_learners", "at least one", "none")
     unknown = set(exploration or {}) - set(meta_learners)

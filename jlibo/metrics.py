@@ -6,12 +6,14 @@
 | `task_regret`       | the regret of each task, its sum over steps                                  |
 | `recovery`          | the event J_hat_s = J*                                                       |
 
-All functions take a `LifelongResult` with any leading axes (seeds, hyper-parameters) and keep them.
+All functions take a `LifelongResult` with any leading axes (seeds, hyper-parameters) and keep them;
+`task_regret`, `support_size` and `recovery` take the result of an offline experiment too.
 """
 
-from typing import Protocol
+from typing import Any, Protocol, overload
 
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
@@ -25,9 +27,16 @@ def lifelong_regret(result: LifelongResult) -> Float[Array, "*batch steps"]:
     return jnp.cumsum(regret.reshape(*regret.shape[:-2], -1), axis=-1)
 
 
-def task_regret(result: LifelongResult) -> Float[Array, "*batch tasks"]:
+class HasRegret(Protocol):
+    """Any result with the regret of every step: lifelong or offline."""
+
+    @property
+    def regret(self) -> Float[Array, "*batch tasks horizon"]: ...
+
+
+def task_regret(result: HasRegret) -> Float[Array, "*batch tasks"]:
     """Regret of each task."""
-    return result.regret.sum(-1)
+    return jnp.asarray(result.regret).sum(-1)
 
 
 def simple_regret(result: LifelongResult) -> Float[Array, "*batch tasks horizon"]:
@@ -66,12 +75,26 @@ def recovery(
     return (result.support == jnp.asarray(true_support)[..., None, :]).all(-1)
 
 
+@overload
+def mean_and_standard_error(values: np.ndarray, *, axis: int = 0) -> tuple[np.ndarray, np.ndarray]: ...
+
+
+@overload
 def mean_and_standard_error(
-    values: Float[ArrayLike, "seeds *rest"],
-) -> tuple[Float[Array, "*rest"], Float[Array, "*rest"]]:
-    """Over the leading axis; with one seed the error is zero."""
-    values = jnp.asarray(values)
-    num_seeds = values.shape[0]
-    mean = values.mean(0)
-    spread = jnp.sqrt(((values - mean) ** 2).sum(0) / max(num_seeds - 1, 1))
-    return mean, spread / num_seeds**0.5
+    values: Float[ArrayLike, "..."], *, axis: int = 0
+) -> tuple[Float[Array, "..."], Float[Array, "..."]]: ...
+
+
+def mean_and_standard_error(values: Any, *, axis: int = 0) -> tuple[Any, Any]:
+    """Return the mean over `axis`, by default that of the seeds, and its standard error; of one entry, zero.
+
+    NumPy arrays are averaged by NumPy, so that double precision stays double; everything else by JAX.
+    """
+    numpy_or_jax = np if isinstance(values, np.ndarray) else jnp
+    values = numpy_or_jax.asarray(values)
+    count = values.shape[axis]
+    mean = values.mean(axis)
+    if count == 1:
+        return mean, numpy_or_jax.zeros_like(mean)
+    squares = (values - numpy_or_jax.expand_dims(mean, axis)) ** 2
+    return mean, numpy_or_jax.sqrt(squares.sum(axis) / (count - 1)) / count**0.5

@@ -203,6 +203,7 @@ def _print_table(result, path: Path | None, import_seconds: float) -> None:
 
     from jlibo.experiments.folder import run_title
     from jlibo.experiments.runner import summarise
+    from jlibo.solution import Status, count_statuses
 
     sign = plus_minus()
     summary = summarise(result)
@@ -248,8 +249,10 @@ def _print_table(result, path: Path | None, import_seconds: float) -> None:
                 f"note: {name} has regret that is not finite: some setting is too large or too small for "
                 "this precision; --x64 has a wider range."
             )
-        if agent["unconverged_solves"]:
-            console.print(f"note: {name}: {agent['unconverged_solves']} solves stopped at the step limit.")
+        for status, count in count_statuses(result.results[name].status).items():
+            if status != Status.CONVERGED:
+                what = "solves" if status.is_of_solve else "tasks"
+                console.print(f"note: {name}: {count} {what} ended with {status.words}.")
     if tuning:
         console.print("best after ...: simple regret, a mean over the last half of the tasks.")
     timing = summary["timing"]

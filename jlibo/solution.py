@@ -6,6 +6,8 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from jlibo.checks import ArrayLike
+
 
 class Status(enum.IntEnum):
     """How a solve ended, or a task of a run. `Status(int(solution.status)).words` says it to a person."""
@@ -23,6 +25,16 @@ class Status(enum.IntEnum):
     def words(self) -> str:
         return _WORDS[self]
 
+    @property
+    def label(self) -> str:
+        """The status in a word or two, such as "step limit"."""
+        return self.words.split(":")[0]
+
+    @property
+    def is_of_solve(self) -> bool:
+        """Whether a solve ended so; the other statuses are about the values or rewards of a task."""
+        return self not in (Status.NON_FINITE_VALUES, Status.NON_FINITE_REWARDS)
+
 
 _WORDS = {
     Status.CONVERGED: "converged: the duality gap is within the tolerance",
@@ -37,6 +49,13 @@ _WORDS = {
     Status.NON_FINITE_VALUES: "non-finite values: candidates with NaN or infinite values were never played",
     Status.NON_FINITE_REWARDS: "non-finite rewards: nothing finite to play; the steps were not learned from",
 }
+
+
+def count_statuses(statuses: Int[ArrayLike, "*batch"]) -> dict[Status, int]:
+    """Return how often each status occurs, in the order of `Status`, without those that do not."""
+    statuses = np.asarray(statuses)
+    counts = {status: int((statuses == status).sum()) for status in Status}
+    return {status: count for status, count in counts.items() if count}
 
 
 class Solution(eqx.Module):
@@ -66,9 +85,7 @@ class Solution(eqx.Module):
         if statuses.size == 1:
             figures = f" (gap {gaps[0]:.2e}, {steps[0]} steps)" if answered.all() else ""
             return Status(int(statuses[0])).words + figures
-        counts = ", ".join(
-            f"{int((statuses == s).sum())} {s.words.split(':')[0]}" for s in Status if (statuses == s).any()
-        )
+        counts = ", ".join(f"{count} {status.label}" for status, count in count_statuses(statuses).items())
         if not answered.any():
             return f"{statuses.size} problems: {counts}; none has an answer"
         low, middle, high = np.percentile(steps, [0, 50, 100]).astype(int)

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from jlibo import files
+from jlibo import files, metrics
 from jlibo.experiments.settings import SettingError
 from jlibo.failures import FAULT, plus_minus, say
 from jlibo.printable import described, printable
@@ -247,7 +247,7 @@ def summary_rows(config: SweepConfig, result: Labelled) -> list[dict[str, Any]]:
     total = regret[..., -1] if offline else regret.sum(-1)
     axis = result.dims("task_regret").index("seed")
     points = total.shape[:axis]
-    mean, error = _mean_and_error(total, axis)
+    mean, error = metrics.mean_and_standard_error(total, axis=axis)
     size = result["support_size"][..., -1].mean(axis)
     found = result["recovery"][..., -1].mean(axis) if "recovery" in result else None
     rows = []
@@ -264,13 +264,6 @@ def summary_rows(config: SweepConfig, result: Labelled) -> list[dict[str, Any]]:
                 row["recovery"] = float(found[where])
             rows.append(row)
     return rows
-
-
-def _mean_and_error(values: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
-    size = values.shape[axis]
-    mean = values.mean(axis)
-    spread = values.std(axis, ddof=1) if size > 1 else np.zeros_like(mean)
-    return mean, spread / size**0.5
 
 
 def write_summary(rows: list[dict[str, Any]], path: Path) -> None:

@@ -14,7 +14,6 @@ Seed i is the seed i of `jlibo reproduce`: the same tasks, and the same draws.
 """
 
 import dataclasses
-import difflib
 import itertools
 import math
 import re
@@ -23,6 +22,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from jlibo.checks import did_you_mean_or_known
 from jlibo.experiments import worlds
 from jlibo.experiments.budget import check_fits
 from jlibo.experiments.settings import Experiment, SettingError, find, override
@@ -121,7 +121,7 @@ def check_config(entries: Mapping[str, Any], *, memory: int | None = None) -> Sw
     known = ("experiment", "seeds", "first_seed", "chunk", "memory_gb", "outputs", "set", "grid", "points")
     for name in entries:
         if name not in known:
-            raise ConfigError(f"there is no key '{name}'.{_nearest(name, known)}")
+            raise ConfigError(f"there is no key '{name}'.{did_you_mean_or_known(name, known)}")
     if not isinstance(entries.get("experiment"), str):
         raise ConfigError(
             "'experiment' should be a name that `jlibo list` shows, such as \"lifelong-cosine\", "
@@ -233,7 +233,7 @@ def _check_value(place: str, name: str, value: Any, changes: Mapping) -> None:
                 f"'{place}' should be one of {', '.join(SWEPT)}: '{name}' changes the program, so give it in "
                 "[set], a file for each value."
             )
-        raise ConfigError(f"'{place}' is no setting.{_nearest(name, SWEPT)}")
+        raise ConfigError(f"'{place}' is no setting.{did_you_mean_or_known(name, SWEPT)}")
     if name in changes:
         raise ConfigError(f"'{place}' is in [set] too: keep one of them.")
     if not _is_number(value) or not _is_printable_number(value):
@@ -278,8 +278,3 @@ def _is_number(value: Any) -> bool:
 def _is_printable_number(value: Any) -> bool:
     """Whether Python converts the number to text and to float: whole numbers in TOML have no bound."""
     return not isinstance(value, int) or value.bit_length() <= 128
-
-
-def _nearest(name: str, known) -> str:
-    close = difflib.get_close_matches(name[:100], list(known), n=1, cutoff=0.5)
-    return f" Did you mean '{close[0]}'?" if close else f" Known: {', '.join(known)}."

@@ -18,6 +18,7 @@ from jlibo.meta import Setting, TaskData
 from jlibo.meta.base import selected_prior
 from jlibo.meta.hierarchy import NOISE_ROWS, PastTasks, fit_hierarchy
 from jlibo.meta.selection import choose_support, no_past, remember
+from jlibo.solution import Status
 from jlibo.standardise import Standardise, component_weights, observe, start
 
 close = np.testing.assert_allclose
@@ -200,16 +201,69 @@ def test_selection_finds_the_kernels_without_being_told_lam_or_omega():
     assert all(log_likelihood(tasks, other, 0.1) < best for other in others)
 
 
-def test_selection_keeps_all_kernels_where_all_matter():
+def remembered(tasks, setting=SELECTION):
+    past = no_past("all", setting)
+    for place, data in enumerate(tasks):
+        past = remember(past, jnp.asarray(place), data, "all", setting)
+    return past
+
+
+def tasks_of_all_kernels():
     rng = np.random.default_rng(3)
-    past = no_past("all", SELECTION)
-    for place, task in enumerate(draw_tasks()):
-        rewards = task.features @ rng.normal(size=len(GROUPS))
-        data = TaskData(task.features, jnp.asarray(rewards), task.explored)
-        past = remember(past, jnp.asarray(place), data, "all", SELECTION)
-    choose = eqx.filter_jit(partial(choose_support, num_lams=8, tol=1e-3, max_steps=300))
-    support, _ = choose(past, jnp.asarray(0.1), SELECTION)
+    return [
+        TaskData(task.features, task.features @ rng.normal(size=len(GROUPS)), task.explored)
+        for task in draw_tasks()
+    ]
+
+
+@eqx.filter_jit
+def choose(past, noise_std=0.1):
+    return choose_support(past, jnp.asarray(noise_std), SELECTION, num_lams=8, tol=1e-3, max_steps=300)
+
+
+def test_selection_keeps_all_kernels_where_all_matter():
+    support, solution = choose(remembered(tasks_of_all_kernels()))
     np.testing.assert_array_equal(support, np.arange(5) > 0)
+    # The whole set stands for the empty selection at lambda_max, and has the certificate of that solve.
+    assert solution.status == Status.CONVERGED and solution.num_steps == 0
+    np.testing.assert_array_equal(solution.coef, 0)
+
+
+def test_selection_reports_the_solve_that_the_chosen_kernels_came_from():
+    # With this much noise solves at smaller lam select more kernels than the likeliest ones.
+    sizes = []
+    for seed in range(5):
+        support, solution = choose(remembered(draw_tasks(seed=seed, noise=4.0)), 4.0)
+        norms = np.asarray(solution.group_norms)
+        if not norms.any():
+            np.testing.assert_array_equal(support, np.arange(5) > 0)
+            continue
+        assert any((support == (norms > omega)).all() for omega in (0, 0.1 * norms.max()))
+        assert solution.status == Status.CONVERGED
+        sizes.append(support.sum())
+    assert len(sizes) > 2 and min(sizes) == 2
+
+
+def test_selection_says_that_its_data_were_not_finite():
+    tasks = draw_tasks()
+    tasks[1] = eqx.tree_at(lambda t: t.rewards, tasks[1], tasks[1].rewards.at[0].set(jnp.nan))
+    assert choose(remembered(tasks))[1].status == Status.NON_FINITE_INPUT
+
+
+@pytest.mark.parametrize("num_lams", [1, 2, 8])
+def test_selection_computes_each_likelihood_once(num_lams):
+    """At lambda_max nothing is selected, and the kernel of an empty selection is that of the whole set."""
+    past = remembered(draw_tasks())
+    counts, plain_map = [], jax.lax.map
+
+    def count(fn, supports):
+        counts.append(len(supports))
+        return plain_map(fn, supports)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jax.lax, "map", count)
+        choose_support(past, jnp.asarray(0.1), SELECTION, num_lams=num_lams, tol=1e-3, max_steps=300)
+    assert counts == [2 * num_lams - 1]
 
 
 @pytest.mark.parametrize("learner", [SelfTunedMetaKGL(), AdaptiveMetaKGL(num_steps=3)])

@@ -1,13 +1,18 @@
 """Environments: the synthetic data model's draws, look-up tables with holes, a user's function, errors."""
 
+from functools import partial
+
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
 
-from jlibo import Cosine, Fourier, FunctionEnv, SyntheticEnv, TableEnv
+from jlibo import AbstractEnv, Cosine, FixedPrior, Fourier, FunctionEnv, Greedy, SyntheticEnv, TableEnv
 from jlibo.envs.base import Task, explore_once, explore_uniformly
+from jlibo.experiments import run_offline
+from jlibo.lifelong import plan_agents
 from jlibo.one_task import draw_task
 
 KEY = jax.random.key(0)
@@ -29,6 +34,78 @@ def _coefficients(env, keys):
 
 def coefficients(env, keys=KEYS):
     return np.asarray(_coefficients(env, keys))
+
+
+# --- the number of tasks ---
+
+
+class _Endless(AbstractEnv):
+    candidates: jax.Array
+    noise_std: jax.Array
+
+    def task(self, index, *, key):
+        return Task(self.candidates[:, 0] * (1 + index))
+
+
+class _WithField(_Endless):
+    num_tasks: int = eqx.field(static=True, default=3)
+
+
+class _WithProperty(_Endless):
+    @property
+    def num_tasks(self):
+        return 3
+
+
+class _WithInit(_Endless):
+    num_tasks: int = eqx.field(static=True)
+
+    def __init__(self, candidates, noise_std):
+        self.candidates, self.noise_std, self.num_tasks = candidates, noise_std, 3
+
+
+def _function(num_tasks):
+    return FunctionEnv(POINTS, lambda point, slope: slope * point[0], lambda index, key: 1.0, 0.1, num_tasks)
+
+
+NUM_TASKS = {
+    "synthetic": (lambda: SyntheticEnv.draw(FOURIER, support_size=2, candidates=POINTS, key=KEY), None),
+    "function": (lambda: _function(None), None),
+    "limited function": (lambda: _function(3), 3),
+    "table": (lambda: TableEnv(np.ones((3, 8)), POINTS), 3),
+    "own": (lambda: _Endless(jnp.asarray(POINTS), jnp.asarray(0.1)), None),
+    "own, a field": (lambda: _WithField(jnp.asarray(POINTS), jnp.asarray(0.1)), 3),
+    "own, a property": (lambda: _WithProperty(jnp.asarray(POINTS), jnp.asarray(0.1)), 3),
+    "own, set in init": (lambda: _WithInit(jnp.asarray(POINTS), jnp.asarray(0.1)), 3),
+}
+
+
+@pytest.mark.parametrize("name", NUM_TASKS)
+def test_an_environment_says_how_many_tasks_it_has(name):
+    make, most = NUM_TASKS[name]
+    env = make()
+    assert env.num_tasks == most
+    learners = {"full": FixedPrior()}
+    plan_agents(env, FOURIER, learners, num_tasks=3, horizon=2)
+    offline = partial(run_offline, env, FOURIER, Greedy(0.1), learners, num_rows=2, horizon=2, key=KEY)
+    # The task after the offline ones is the test task.
+    assert jax.eval_shape(partial(offline, num_tasks=2))["full"].regret.shape == (2, 2)
+    if most is None:
+        plan_agents(env, FOURIER, learners, num_tasks=400, horizon=2)
+        assert jax.eval_shape(partial(offline, num_tasks=3))["full"].regret.shape == (3, 2)
+        return
+    with pytest.raises(
+        ValueError, match="`num_tasks` should be at most the 3 tasks of the environment, but got 4"
+    ):
+        plan_agents(env, FOURIER, learners, num_tasks=4, horizon=2)
+    with pytest.raises(ValueError, match="the 3 tasks of the environment, less 1 to test on, but got 3"):
+        offline(num_tasks=3)
+
+
+@pytest.mark.parametrize("num_tasks", [0, 2.5, True])
+def test_the_number_of_tasks_of_a_function_is_a_count(num_tasks):
+    with pytest.raises(ValueError, match="`num_tasks` should be a whole number"):
+        _function(num_tasks)
 
 
 # --- synthetic ---

@@ -1,5 +1,6 @@
 """Metrics: against NumPy on small arrays, with and without leading axes."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -69,3 +70,13 @@ def test_mean_and_standard_error():
     mean, error = metrics.mean_and_standard_error(jnp.asarray(values[:1]))
     np.testing.assert_allclose(mean, values[0])
     np.testing.assert_array_equal(error, 0)
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_the_mean_of_numpy_arrays_keeps_double_precision(axis):
+    values = 1e9 + RNG.normal(size=(3, 4, 5))
+    with jax.enable_x64(False):
+        mean, error = metrics.mean_and_standard_error(values, axis=axis)
+    assert isinstance(mean, np.ndarray) and mean.dtype == np.float64
+    np.testing.assert_allclose(mean - 1e9, (values - 1e9).mean(axis), atol=1e-6)
+    np.testing.assert_allclose(error, values.std(axis, ddof=1) / values.shape[axis] ** 0.5)

@@ -1,7 +1,7 @@
 """What an environment is: candidates to play, and one task after another that says what they are worth."""
 
 import abc
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import equinox as eqx
 import jax
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from jlibo.checks import fail, is_concrete
+from jlibo.checks import check_count, fail, is_concrete
 
 
 class Task(eqx.Module):
@@ -46,10 +46,27 @@ class AbstractEnv(eqx.Module):
     always_finite: ClassVar[bool] = False
     """Whether the values of available candidates are known to be finite. If not, runs check them: candidates
     whose value is NaN or infinite are not played, and the result's `status` reports them."""
+    if TYPE_CHECKING:
+
+        @property
+        def num_tasks(self) -> int | None: ...
+    else:
+        # Without an annotation or a descriptor: dataclasses then let subclasses declare it in any way.
+        num_tasks = None
+    """How many tasks there are; None: as many as asked for. An environment with a limit declares a static
+    field or a property of this name, and runs of more tasks are refused."""
 
     @abc.abstractmethod
     def task(self, index: Int[Array, ""], *, key: PRNGKeyArray) -> Task:
         """Task number `index`, counted from 0. `key` is the task's own."""
+
+
+def check_num_tasks(env: AbstractEnv, num_tasks: int, *, held_out: int = 0) -> None:
+    """Check that `env` has `num_tasks` tasks, and `held_out` further ones to test on."""
+    check_count("num_tasks", num_tasks)
+    if env.num_tasks is not None and num_tasks + held_out > env.num_tasks:
+        less = f", less {held_out} to test on" if held_out else ""
+        fail("num_tasks", f"at most the {env.num_tasks} tasks of the environment{less}", num_tasks)
 
 
 def finite_part(task: Task) -> Task:

@@ -102,6 +102,7 @@ class TableEnv(AbstractEnv):
 
     @property
     def num_tasks(self) -> int:
+        """Number of rows of the table."""
         return self.values.shape[-2]
 
     def shuffled(self, *, key: PRNGKeyArray) -> "TableEnv":

@@ -26,7 +26,7 @@ import jax.numpy as jnp
 import matplotlib
 import numpy as np
 
-from jlibo import plot
+from jlibo import metrics, plot
 from jlibo.experiments.run_folder import RunFolderError, write_run
 from jlibo.experiments.runner import ExperimentResult, summarise
 from jlibo.experiments.settings import Experiment, changed_settings
@@ -178,8 +178,8 @@ def _draw(result: ExperimentResult) -> dict[str, bytes]:
     files = {}
     with matplotlib.rc_context({"figure.max_open_warning": 0}):
         if result.experiment.kind == "offline":
-            regret = {name: jnp.asarray(run.regret.sum(-1)) for name, run in result.results.items()}
-            sizes = {name: run.support.sum(-1) for name, run in result.results.items()}
+            regret = {name: metrics.task_regret(run) for name, run in result.results.items()}
+            sizes = {name: metrics.support_size(run) for name, run in result.results.items()}
             figure = plot.figure_offline(regret, sizes, title=title)
         else:
             runs = {name: run for name, run in result.results.items() if isinstance(run, LifelongResult)}

@@ -11,12 +11,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from jlibo.envs.base import AbstractEnv
+from jlibo.envs.base import AbstractEnv, check_num_tasks
 from jlibo.features import AbstractFeatures
 from jlibo.meta.base import AbstractMetaLearner, Setting, TaskData
 from jlibo.one_task import draw_task, run_task
 from jlibo.policies.base import AbstractPolicy
-from jlibo.prior import Prior
+from jlibo.prior import Prior, PriorMixture, in_one_shape
 
 
 class OfflineResult(eqx.Module):
@@ -42,6 +42,7 @@ def run_offline(
     key: PRNGKeyArray,
 ) -> dict[str, OfflineResult]:
     """Learn from `num_tasks` tasks of `num_rows` uniform draws, then play a new task of `horizon` steps."""
+    check_num_tasks(env, num_tasks, held_out=1)
     candidate_features = features(env.candidates)
     setting = Setting(
         features.groups, num_tasks, num_rows, num_rows, candidate_features.dtype, features.free_groups
@@ -54,22 +55,20 @@ def run_offline(
             rewards=draws.task.values[draws.exploration] + draws.noise,
             explored=jnp.ones(num_rows, bool),
         )
-        new_states, priors, infos = {}, {}, {}
+        new_states, priors, infos = {}, [], {}
         for name, learner in meta_learners.items():
             new_states[name], infos[name] = learner.update(states[name], data, setting)
-            priors[name] = learner.prior(new_states[name], setting)
-        return new_states, (priors, infos)
+            priors.append(learner.prior(new_states[name], setting))
+        return new_states, (in_one_shape(priors, policy.noise_std), infos)
 
     states = {name: learner.init(setting) for name, learner in meta_learners.items()}
     _, (priors, infos) = jax.lax.scan(learn, states, jnp.arange(num_tasks))
     test = draw_task(env, jnp.asarray(num_tasks), horizon, key=key)
 
-    def play(prior: Prior):
+    def play(prior: Prior | PriorMixture):
         return run_task(policy, prior, candidate_features, test, jnp.zeros((), jnp.int32)).regret
 
-    # By name: a dictionary that went through a scan comes back sorted.
-    in_order = [priors[name] for name in meta_learners]
-    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *in_order)
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *priors)
     regret = jax.vmap(jax.vmap(play))(stacked)
     return {
         name: OfflineResult(

@@ -31,6 +31,7 @@ from jlibo.experiments.offline import OfflineResult, run_offline
 from jlibo.experiments.settings import Experiment
 from jlibo.features import AbstractFeatures
 from jlibo.lifelong import LifelongResult, Plan, plan_agents, play_tasks, start_agents
+from jlibo.solution import Status, count_statuses
 
 MAX_SEEDS_AT_ONCE = {"lifelong": 100, "offline": 20}
 SEGMENT_TASKS = 7
@@ -311,13 +312,23 @@ def _fields(results) -> dict[str, dict[str, Any]]:
 
 
 def summarise(result: ExperimentResult) -> dict:
-    """What `summary.json` holds."""
+    """Return what `summary.json` holds.
+
+    Of each agent, `statuses` counts how its tasks ended, by `Status.label`. `unconverged_solves` counts the
+    solves among them that did not converge; tasks whose values or rewards were not finite are no solves.
+    """
     agents = {}
     for name, run in result.results.items():
         sizes = metrics.support_size(run)
+        statuses = count_statuses(run.status)
         agents[name] = {
             "support_size": np.mean(sizes, 0).tolist(),
-            "unconverged_solves": int((np.asarray(run.status) != 0).sum()),
+            "statuses": {status.label: count for status, count in statuses.items()},
+            "unconverged_solves": sum(
+                count
+                for status, count in statuses.items()
+                if status.is_of_solve and status != Status.CONVERGED
+            ),
             "empty_selections": int(np.asarray(run.fell_back).sum()),
         }
         if result.true_support is not None:

@@ -21,16 +21,27 @@ hyper-parameters do not give the paper's finding in our reading, and README.md s
 """
 
 import dataclasses
-import difflib
 import math
+import numbers
+import typing
 from collections.abc import Mapping
 
-from jlibo.printable import printable
+from jlibo.checks import did_you_mean_or_known
+from jlibo.printable import described, printable
+
+
+class SettingError(ValueError):
+    """A name or value that no experiment can take; the message says what would do."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-    """One experiment. Floats are passed to the compiled program as data; the rest fixes its shape."""
+    """One experiment. Floats are passed to the compiled program as data; the rest fixes its shape.
+
+    Values are converted to the declared types of their fields and checked at construction.
+
+    **Raises:** `SettingError` for a value that is of another kind, or out of range.
+    """
 
     name: str
     summary: str
@@ -65,6 +76,12 @@ class Experiment:
     beta_min: float = 0.5
     noise_std: float = 0.1
 
+    def __post_init__(self):
+        for field in dataclasses.fields(self):
+            value = _converted(field.name, getattr(self, field.name), _TYPES[field.name])
+            object.__setattr__(self, field.name, value)
+        _check(self)
+
     @property
     def agents(self) -> tuple[str, ...]:
         if self.kind == "offline":
@@ -73,13 +90,135 @@ class Experiment:
 
     def numbers(self) -> dict[str, float]:
         """The settings that are data to the compiled program."""
-        fields = dataclasses.asdict(self)
-        return {name: value for name, value in fields.items() if isinstance(value, float)}
+        return {name: getattr(self, name) for name, kind in _TYPES.items() if kind is float}
 
     def settings(self) -> dict[str, int | float | str]:
         """All settings, for the record."""
         fields = dataclasses.asdict(self)
         return {name: value for name, value in fields.items() if name not in ("name", "summary")}
+
+
+_TYPES: dict[str, type] = typing.get_type_hints(Experiment)
+"""The declared type of every field: str, int or float."""
+
+_CHOICES = {
+    "kind": ("lifelong", "offline"),
+    "environment": ("synthetic", "glmnet"),
+    "half": ("all", "first", "second"),
+    "metric": ("auc", "accuracy", "logloss"),
+    "rewards": ("raw", "standardised"),
+    "features": ("cosine", "cosine2d", "cosine2d-grid", "cosine2d-effects", "legendre"),
+    "data": ("exploration", "all"),
+    "lam_scaling": ("constant", "sqrt"),
+}
+
+
+_KIND_WORDS = {float: "a number", int: "a whole number", str: "a word"}
+
+
+def _converted(name: str, value: object, kind: type) -> int | float | str:
+    """Return a setting's value as its declared type. Any real number will do for a float."""
+    accepted = {float: numbers.Real, int: numbers.Integral, str: str}[kind]
+    if isinstance(value, bool) or not isinstance(value, accepted):
+        raise SettingError(f"'{name}' should be {_KIND_WORDS[kind]}, but got {described(value)}.")
+    try:
+        return kind(value)
+    except OverflowError:
+        raise SettingError(f"'{name}' should be at most {LARGEST:.6g}, the largest float32.") from None
+
+
+def _parse(name: str, text: str, kind: type) -> int | float | str:
+    """Return the value that `text` stands for."""
+    try:
+        return kind(text)
+    except ValueError:
+        raise SettingError(f"'{name}' should be {_KIND_WORDS[kind]}, but got '{_short(text)}'.") from None
+
+
+def _short(text: object) -> str:
+    return printable(text, max_length=60)
+
+
+_RANGES = {
+    "alpha": (0.0, 1.0),
+    "lam": (0.0, float("inf")),
+    "lam_federated": (0.0, float("inf")),
+    "omega": (0.0, float("inf")),
+    "omega_federated": (0.0, float("inf")),
+    "nu": (0.0, float("inf")),
+    "noise_std": (0.0, float("inf")),
+    "beta_min": (0.0, float("inf")),
+    "explore_scale": (0.0, float("inf")),
+}
+_POSITIVE = (
+    "regulariser",
+    "norm_bound",
+    "num_features",
+    "num_tasks",
+    "horizon",
+    "support_size",
+    "offline_rows",
+)
+
+
+SMALLEST, LARGEST = 1.1754944e-38, 3.4028235e38
+"""The range of float32: a number above becomes infinite there, one below becomes 0."""
+MAX_SIZE = 2**31 - 1
+"""Arrays are indexed by int32."""
+
+
+def _check_representable(experiment: Experiment) -> None:
+    """Every number must be one that the compiled program can take as it is, whatever the precision."""
+    for name, value in experiment.settings().items():
+        if isinstance(value, int) and not abs(value) <= MAX_SIZE:
+            # Python does not print whole numbers of thousands of digits.
+            got = value if abs(value) < 2**64 else f"one of {value.bit_length()} bits"
+            raise SettingError(f"'{name}' should be a whole number up to {MAX_SIZE}, but got {got}.")
+        if isinstance(value, float) and math.isfinite(value) and value != 0:
+            if abs(value) > LARGEST:
+                raise SettingError(
+                    f"'{name}' should be at most {LARGEST:.6g}, the largest float32: "
+                    f"{value:g} would be infinite."
+                )
+            if abs(value) < SMALLEST:
+                raise SettingError(
+                    f"'{name}' should be 0 or at least {SMALLEST:.6g}, the smallest float32: "
+                    f"{value:g} would be 0."
+                )
+
+
+def _check(experiment: Experiment) -> None:
+    _check_representable(experiment)
+    for name, choices in _CHOICES.items():
+        value = getattr(experiment, name)
+        if value not in choices:
+            raise SettingError(f"'{name}' should be one of {', '.join(choices)}, but got '{_short(value)}'.")
+    if experiment.kind == "offline" and (experiment.environment, experiment.rewards) != ("synthetic", "raw"):
+        raise SettingError(
+            "'environment' and 'rewards' should be synthetic and raw offline, "
+            f"but got {experiment.environment} and {experiment.rewards}."
+        )
+    if experiment.environment == "glmnet" and not experiment.features.startswith("cosine2d"):
+        kinds = ", ".join(name for name in _CHOICES["features"] if name.startswith("cosine2d"))
+        raise SettingError(f"'features' of glmnet should be one of {kinds}, but got {experiment.features}.")
+    for name, (low, high) in _RANGES.items():
+        value = getattr(experiment, name)
+        if not low <= value <= high or value == float("inf"):
+            upper = f" and <= {high:g}" if high != float("inf") else ""
+            raise SettingError(f"'{name}' should be a number >= {low:g}{upper}, but got {value}.")
+    for name in _POSITIVE:
+        if not 0 < getattr(experiment, name) < float("inf"):
+            raise SettingError(f"'{name}' should be above 0, but got {getattr(experiment, name)}.")
+    if experiment.support_size > experiment.num_features:
+        raise SettingError(
+            f"'support_size' should be at most num_features = {experiment.num_features}, "
+            f"but got {experiment.support_size}."
+        )
+    if experiment.beta_min * experiment.support_size**0.5 >= experiment.norm_bound:
+        raise SettingError(
+            "'beta_min' should be below norm_bound / sqrt(support_size), so that every kernel can matter, "
+            f"but got {experiment.beta_min}."
+        )
 
 
 def _offline(name: str, features: str, summary: str) -> Experiment:
@@ -167,146 +306,28 @@ REGISTRY: dict[str, Experiment] = {experiment.name: experiment for experiment in
 """Every experiment by its name."""
 
 
-class SettingError(ValueError):
-    """A name or value that no experiment can take; the message says what would do."""
-
-
 def find(name: str) -> Experiment:
     """The experiment called `name`."""
     if name not in REGISTRY:
         raise SettingError(
-            f"There is no experiment '{_short(name)}'.{_nearest(name, REGISTRY)} `jlibo list` shows all."
+            f"There is no experiment '{_short(name)}'.{did_you_mean_or_known(name, REGISTRY)} "
+            "`jlibo list` shows all."
         )
     return REGISTRY[name]
 
 
 def override(experiment: Experiment, changes: Mapping[str, str]) -> Experiment:
     """`experiment` with settings replaced by values given as text, checked."""
-    known = {
-        f.name: f.type for f in dataclasses.fields(Experiment) if f.name not in ("name", "summary", "kind")
-    }
+    known = {name: kind for name, kind in _TYPES.items() if name not in ("name", "summary", "kind")}
     values = {}
     for name, text in changes.items():
         if name not in known:
-            raise SettingError(f"There is no setting '{_short(name)}'.{_nearest(name, known)}")
-        values[name] = _parse(name, text, type(getattr(experiment, name)))
-    changed = dataclasses.replace(experiment, **values)
-    _check(changed)
-    return changed
+            raise SettingError(f"There is no setting '{_short(name)}'.{did_you_mean_or_known(name, known)}")
+        values[name] = _parse(name, text, known[name])
+    return dataclasses.replace(experiment, **values)
 
 
 def changed_settings(experiment: Experiment) -> dict[str, int | float | str]:
     """The settings in which `experiment` differs from the registered one of its name."""
     registered = REGISTRY.get(experiment.name, experiment).settings()
     return {name: value for name, value in experiment.settings().items() if value != registered[name]}
-
-
-def _nearest(name: str, known) -> str:
-    close = difflib.get_close_matches(name[:100], list(known), n=1, cutoff=0.4)
-    return f" Did you mean '{close[0]}'?" if close else f" Known: {', '.join(known)}."
-
-
-_CHOICES = {
-    "environment": ("synthetic", "glmnet"),
-    "half": ("all", "first", "second"),
-    "metric": ("auc", "accuracy", "logloss"),
-    "rewards": ("raw", "standardised"),
-    "features": ("cosine", "cosine2d", "cosine2d-grid", "cosine2d-effects", "legendre"),
-    "data": ("exploration", "all"),
-    "lam_scaling": ("constant", "sqrt"),
-}
-
-
-def _parse(name: str, text: str, kind: type):
-    if name in _CHOICES:
-        if text not in _CHOICES[name]:
-            choices = ", ".join(_CHOICES[name])
-            raise SettingError(f"'{name}' should be one of {choices}, but got '{_short(text)}'.")
-        return text
-    try:
-        return kind(text)
-    except (ValueError, OverflowError):
-        wanted = "a whole number" if kind is int else "a number"
-        raise SettingError(f"'{name}' should be {wanted}, but got '{_short(text)}'.") from None
-
-
-def _short(text: object) -> str:
-    return printable(text, max_length=60)
-
-
-_RANGES = {
-    "alpha": (0.0, 1.0),
-    "lam": (0.0, float("inf")),
-    "lam_federated": (0.0, float("inf")),
-    "omega": (0.0, float("inf")),
-    "omega_federated": (0.0, float("inf")),
-    "nu": (0.0, float("inf")),
-    "noise_std": (0.0, float("inf")),
-    "beta_min": (0.0, float("inf")),
-    "explore_scale": (0.0, float("inf")),
-}
-_POSITIVE = (
-    "regulariser",
-    "norm_bound",
-    "num_features",
-    "num_tasks",
-    "horizon",
-    "support_size",
-    "offline_rows",
-)
-
-
-SMALLEST, LARGEST = 1.1754944e-38, 3.4028235e38
-"""The range of float32: a number above becomes infinite there, one below becomes 0."""
-MAX_SIZE = 2**31 - 1
-"""Arrays are indexed by int32."""
-
-
-def _check_representable(experiment: Experiment) -> None:
-    """Every number must be one that the compiled program can take as it is, whatever the precision."""
-    for name, value in experiment.settings().items():
-        if isinstance(value, int) and not abs(value) <= MAX_SIZE:
-            # Python does not print whole numbers of thousands of digits.
-            got = value if abs(value) < 2**64 else f"one of {value.bit_length()} bits"
-            raise SettingError(f"'{name}' should be a whole number up to {MAX_SIZE}, but got {got}.")
-        if isinstance(value, float) and math.isfinite(value) and value != 0:
-            if abs(value) > LARGEST:
-                raise SettingError(
-                    f"'{name}' should be at most {LARGEST:.6g}, the largest float32: "
-                    f"{value:g} would be infinite."
-                )
-            if abs(value) < SMALLEST:
-                raise SettingError(
-                    f"'{name}' should be 0 or at least {SMALLEST:.6g}, the smallest float32: "
-                    f"{value:g} would be 0."
-                )
-
-
-def _check(experiment: Experiment) -> None:
-    _check_representable(experiment)
-    if experiment.kind == "offline" and (experiment.environment, experiment.rewards) != ("synthetic", "raw"):
-        raise SettingError(
-            "'environment' and 'rewards' should be synthetic and raw offline, "
-            f"but got {experiment.environment} and {experiment.rewards}."
-        )
-    if experiment.environment == "glmnet" and not experiment.features.startswith("cosine2d"):
-        kinds = ", ".join(name for name in _CHOICES["features"] if name.startswith("cosine2d"))
-        raise SettingError(f"'features' of glmnet should be one of {kinds}, but got {experiment.features}.")
-    for name, (low, high) in _RANGES.items():
-        value = getattr(experiment, name)
-        if not low <= value <= high or value == float("inf"):
-            upper = f" and <= {high:g}" if high != float("inf") else ""
-            raise SettingError(f"'{name}' should be a number >= {low:g}{upper}, but got {value}.")
-    for name in _POSITIVE:
-        if not 0 < getattr(experiment, name) < float("inf"):
-            raise SettingError(f"'{name}' should be above 0, but got {getattr(experiment, name)}.")
-    if experiment.support_size > experiment.num_features:
-        raise SettingError(
-            f"'support_size' should be at most num_features = {experiment.num_features}, "
-            f"but got {experiment.support_size}."
-        )
-    if experiment.beta_min * experiment.support_size**0.5 >= experiment.norm_bound:
-        raise SettingError(
-            "'beta_min' should be below norm_bound / sqrt(support_size), so that every kernel can matter, "
-            f"but got {experiment.beta_min}."
-        )

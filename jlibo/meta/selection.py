@@ -14,6 +14,7 @@ foretold from those before it in its task: every row is held out once.
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jlibo.exploration import AbstractExploration, DecreasingExploration
@@ -74,10 +75,15 @@ def choose_support(
     tol: float,
     max_steps: int,
 ) -> tuple[Bool[Array, " groups"], Solution]:
-    """The kernels along the group-lasso path under which the past rewards are likeliest.
+    """Return the kernels along the group-lasso path under which the past rewards are likeliest.
 
-    For every lam of the path, those with a non-zero norm, and those with at least a tenth of the largest
-    norm: so lam and omega are both chosen. The whole set is among the candidates, and wins a tie.
+    Candidates are the whole set and, for every lam of the path below `lambda_max`, the kernels with a
+    non-zero norm and those with more than a tenth of the largest norm: so lam and omega are both chosen.
+    The whole set wins a tie.
+
+    **Returns:** the support without the free groups, and the solve that it came from, whose status, gap and
+    number of steps certify it. At `lambda_max`, where the path starts, the solution is zero, and the kernel
+    of an empty selection is that of the whole set: the whole set has the certificate of this solve.
     """
     features, targets = past.features, past.targets
     if setting.free_groups:
@@ -88,10 +94,10 @@ def choose_support(
         jnp.maximum(largest, jnp.finfo(setting.dtype).tiny), num_lams=num_lams, smallest_ratio=1e-2
     )
     path = group_lasso_path(features, targets, lams, groups=setting.groups, tol=tol, max_steps=max_steps)
-    norms = path.group_norms
     whole = jnp.ones((1, setting.num_groups), bool)
-    omegas = 0.1 * norms.max(1, keepdims=True)
-    candidates = jnp.concatenate([whole, norms > 0, norms > omegas])
+    norms = path.group_norms[1:]
+    candidates = jnp.concatenate([whole, norms > 0, norms > 0.1 * norms.max(1, keepdims=True)])
+    solve_of = jnp.asarray(np.r_[0, 1:num_lams, 1:num_lams])
 
     def log_likelihood(support):
         prior = selected_prior(support, setting)
@@ -109,8 +115,8 @@ def choose_support(
     # One after another: as a batch they would take the memory of all at once and no less time.
     scores = jax.lax.map(log_likelihood, candidates)
     best = jnp.argmax(scores)
-    last = jax.tree.map(lambda leaf: leaf[-1], path)
-    return candidates[best] & ~free_mask(setting), last
+    solution = jax.tree.map(lambda leaf: leaf[solve_of[best]], path)
+    return candidates[best] & ~free_mask(setting), solution
 
 
 class SelfTunedState(eqx.Module):

@@ -16,7 +16,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 from jlibo import metrics
 from jlibo.checks import fail
 from jlibo.lifelong import LifelongResult
-from jlibo.plot.results import Results, mean_and_error, read_agents, read_offline, read_truth, with_seeds
+from jlibo.plot.results import Results, read_agents, read_offline, read_truth, with_seeds
 from jlibo.plot.style import (
     GREY,
     agent_colours,
@@ -153,7 +153,7 @@ def plot_exploration_cost(results: Results, ax: Axes | None = None) -> Axes:
     tops = []
     for place, (name, result) in enumerate(agents.items()):
         forced, chosen = _exploration_cost(result)
-        total, error = mean_and_error(forced + chosen)
+        total, error = metrics.mean_and_standard_error(forced + chosen)
         colour = colours[name]
         style: dict[str, Any] = dict(width=0.62, edgecolor=colour, linewidth=1.0)
         ax.bar(place, chosen.mean(), color=colour, label="_chosen", **style)
@@ -225,7 +225,7 @@ def _task_line(ax: Axes, values: Any, name: str, agents: Mapping[str, Any]) -> N
 def _line(ax: Axes, x: np.ndarray, values: np.ndarray, name: str, agents: Mapping[str, Any], **style: Any):
     """The mean over seeds, and a band of one standard error where there is more than one."""
     colour = agent_colours(agents)[name]
-    mean, error = mean_and_error(values)
+    mean, error = metrics.mean_and_standard_error(values)
     ax.plot(x, mean, color=colour, label=display_name(name), linewidth=1.8, **style)
     if values.shape[0] > 1:
         ax.fill_between(x, mean - error, mean + error, color=colour, alpha=0.22, linewidth=0)

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from jlibo import metrics
 from jlibo.checks import fail
 from jlibo.lifelong import LifelongResult
 from jlibo.plot.style import ordered
@@ -57,8 +56,3 @@ def read_truth(true_support: Any, num_seeds: int, num_groups: int) -> np.ndarray
             f"{truth.dtype} of shape {list(truth.shape)}",
         )
     return np.broadcast_to(truth, (num_seeds, num_groups))
-
-
-def mean_and_error(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    mean, error = metrics.mean_and_standard_error(values)  # pyright: ignore[reportArgumentType]
-    return np.asarray(mean), np.asarray(error)

@@ -21,6 +21,7 @@ import numpy as np
 
 from jlibo import files, npz
 from jlibo.checks import fail
+from jlibo.metrics import mean_and_standard_error
 from jlibo.printable import described, printable
 from jlibo.sweeps import named_file
 
@@ -156,10 +157,7 @@ class Labelled:
         dims, values = self._variable(name)
         if over not in dims:
             fail("over", f"one of the axes {', '.join(dims)} of {name}", repr(over))
-        axis, size = dims.index(over), values.shape[dims.index(over)]
-        wide = values.astype(np.float64)
-        spread = wide.std(axis, ddof=1) if size > 1 else np.zeros_like(wide.sum(axis))
-        return wide.mean(axis), spread / size**0.5
+        return mean_and_standard_error(values.astype(np.float64), axis=dims.index(over))
 
     # --- handing over ---
 

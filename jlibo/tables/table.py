@@ -3,7 +3,6 @@
 A table is plain NumPy and knows nothing of rewards: `TableEnv.from_table` makes an environment of it.
 """
 
-import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import resources
@@ -13,7 +12,7 @@ from typing import IO
 import numpy as np
 
 from jlibo import npz
-from jlibo.checks import check_shape, fail
+from jlibo.checks import check_shape, did_you_mean, fail
 
 FORMAT = 1
 NOT_METRICS = frozenset({"format", "tasks", "param_names", "params", "filled"})
@@ -24,9 +23,7 @@ def known_name(argument: str, name: object, known: Iterable[str]) -> str:
     known = list(known)
     if isinstance(name, str) and name in known:
         return name
-    near = difflib.get_close_matches(str(name), known, n=1)
-    hint = f" (did you mean {near[0]!r}?)" if near else ""
-    fail(argument, f"one of {', '.join(map(repr, known))}", f"{name!r}{hint}")
+    fail(argument, f"one of {', '.join(map(repr, known))}", f"{name!r}{did_you_mean(name, known)}")
 
 
 @dataclass(frozen=True, eq=False)

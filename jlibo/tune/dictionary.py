@@ -22,9 +22,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jlibo.checks import check_count, fail
+from jlibo.checks import check_count, did_you_mean, fail
 from jlibo.features.base import AbstractFeatures
-from jlibo.tune.parameters import Categorical, Parameter, did_you_mean
+from jlibo.tune.parameters import Categorical, Parameter
 from jlibo.tune.space import SearchSpace
 
 MANY_FEATURES = 300

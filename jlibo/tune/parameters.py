@@ -11,7 +11,6 @@ NumPy alone is used here, in float64.
 
 import abc
 import dataclasses
-import difflib
 import math
 from collections.abc import Iterable, Mapping
 from typing import Any, final
@@ -19,7 +18,7 @@ from typing import Any, final
 import numpy as np
 from jaxtyping import Float64
 
-from jlibo.checks import fail
+from jlibo.checks import did_you_mean, fail
 
 Value = str | int | float | bool | None
 Codes = Float64[np.ndarray, "*batch"]
@@ -230,12 +229,6 @@ class Categorical(AbstractParameter):
 
 Parameter = Float | Int | Categorical
 KINDS: dict[str, type[Parameter]] = {"float": Float, "int": Int, "categorical": Categorical}
-
-
-def did_you_mean(name: object, known: Iterable[str]) -> str:
-    """The hint at the end of a message about an unknown name."""
-    near = difflib.get_close_matches(str(name), list(known), n=1)
-    return f" (did you mean {near[0]!r}?)" if near else ""
 
 
 def _plain(value: Any) -> Any:

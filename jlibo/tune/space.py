@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 from jaxtyping import Float64
 
-from jlibo.checks import check_count, check_shape, fail
-from jlibo.tune.parameters import KINDS, Parameter, Value, did_you_mean
+from jlibo.checks import check_count, check_shape, did_you_mean, fail
+from jlibo.tune.parameters import KINDS, Parameter, Value
 from jlibo.tune.parameters import Categorical as Categorical
 from jlibo.tune.parameters import Float as Float
 from jlibo.tune.parameters import Int as Int
