@@ -299,19 +299,6 @@ class Factor:
         return self._inverse @ cross
 
 
-def own_trials(
-    features: AbstractFeatures, own: TrialArrays, *, maximise: bool, room: int = 0
-) -> tuple[OwnTrials, float]:
-    """The trials of one task as the engine takes them: a row each, or compressed if they are many."""
-    most = most_rows(features.num_features)
-    if len(own) <= most:
-        rows, log_unit = own_rows(own, maximise=maximise, room=min(room, most))
-        return rows.with_features(features), log_unit
-    values = feature_values(features, own.points)
-    base = Factor.of(values[own.is_told].T @ values[own.is_told])
-    return compressed_trials(values, base, own.is_told, own, maximise=maximise)
-
-
 def feature_values(features: AbstractFeatures, points: np.ndarray) -> Float[np.ndarray, "points features"]:
     """The features of any number of points, as NumPy's float64; compiled for few shapes."""
     count = len(points)
