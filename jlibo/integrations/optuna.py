@@ -195,6 +195,9 @@ class LiBOSampler(BaseSampler):
                 planned = self._planned(study, trial, param_name, param_distribution)
                 if planned is not None:
                     return planned[0]
+                if is_first and isinstance(self._independent, optuna.samplers.RandomSampler):
+                    # Drawn uniformly before the space is known: as good as a step of forced exploration.
+                    self._explored.setdefault(study.study_name, {}).setdefault(trial.number, True)
             if self._warns and not is_first and not param_distribution.single():
                 self._say(study, "independent", self._why_independent(param_name, param_distribution))
         return self._independent.sample_independent(study, trial, param_name, param_distribution)
@@ -214,7 +217,9 @@ class LiBOSampler(BaseSampler):
             self._first.discard((study.study_name, trial.number))
             offer = self._offers.pop((study.study_name, trial.number), None)
             flags = self._explored.setdefault(study.study_name, {})
-            if offer is not None:
+            if offer is None:
+                flags.setdefault(trial.number, False)
+            else:
                 # A user may have given the trial other values than those offered.
                 coded = encode(trial.distributions, trial.params)
                 was_taken = all(coded.get(name, value) == value for name, value in offer.params.items())
