@@ -209,7 +209,7 @@ def tuner_summarise(features, scores, explored, present):
 
 def tuner_suggest(features, scores, told, pending, candidates, data, is_compressed=False):
     zero = jnp.zeros((), scores.dtype)
-    moments = standardise.Moments(zero, zero, zero)
+    moments = standardise.Moments(zero, zero, zero, zero)
     rest = engine.Compressed(scores, jnp.zeros((2, 2), scores.dtype), zero, moments, zero)
     learner, scaling = LEARNERS["AdaptiveMetaKGL"], jlibo.Standardise()
     knowledge = engine.nothing_known(learner, scaling, SETTING)

@@ -23,7 +23,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from jlibo.features import AbstractFeatures
-from jlibo.standardise import Moments
+from jlibo.moments import Moments, divisor, unit_of
 from jlibo.tune.engine import Compressed, OwnTrials, PastTrials
 from jlibo.tune.memory_records import TaskRecord, TrialRecord
 from jlibo.tune.space import SearchSpace
@@ -263,11 +263,13 @@ def compressed_trials(
     count = len(levelled)
     mean = levelled.mean() if count else 0.0
     dtype = jnp.result_type(float)
+    unit = unit_of(jnp.asarray(np.abs(levelled).max(initial=0.0), dtype))
+    squares = ((levelled - mean) ** 2).sum() / float(divisor(unit)) ** 2
     compressed = Compressed(
         targets[:, 1].astype(dtype),
         lost.astype(dtype),
         np.asarray(in_base.sum() - size, dtype),
-        Moments(*(jnp.asarray(n, dtype) for n in (count, mean, ((levelled - mean) ** 2).sum()))),
+        Moments(jnp.asarray(count, dtype), jnp.asarray(mean, dtype), jnp.asarray(squares, dtype), unit),
         np.asarray(levelled.max() if count else -np.inf, dtype),
     )
     return OwnTrials(rows.astype(dtype), targets[:, 0].astype(dtype), told, pending, compressed), log_unit

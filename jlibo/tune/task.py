@@ -19,7 +19,7 @@ import jax
 import numpy as np
 
 from jlibo.checks import check_count, fail
-from jlibo.tune.ask import Candidates, next_config
+from jlibo.tune.ask import Candidates, NextConfig, next_config
 from jlibo.tune.history import TaskHistory
 from jlibo.tune.memory import new_owner
 from jlibo.tune.memory_records import TaskRecord, TrialRecord
@@ -150,14 +150,7 @@ class TunerTask:
                 history = self._trials()
                 if most is not None and len(history) >= most:
                     return None
-                chosen = next_config(
-                    self._model,
-                    self._tuner.knowledge(excluding=self._record.id),
-                    history,
-                    candidates=self._candidates,
-                    budget=self.budget,
-                    key=self._policy_key(len(history)),
-                )
+                chosen = self._next_config(history)
                 record = self._tuner.memory.add_trial(
                     self._record.id,
                     chosen.params,
@@ -172,6 +165,16 @@ class TunerTask:
                 if record is not None:
                     return self._own(record)
         raise AssertionError("the numbers do not end")
+
+    def _next_config(self, history: TaskHistory) -> NextConfig:
+        return next_config(
+            self._model,
+            self._tuner.knowledge(excluding=self._record.id),
+            history,
+            candidates=self._candidates,
+            budget=self.budget,
+            key=self._policy_key(len(history)),
+        )
 
     def _claim(self) -> Trial | None:
         """A pending trial that nobody works on, if there is one."""
