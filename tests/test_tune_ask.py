@@ -237,6 +237,7 @@ def run_study(path, num_trials, *, failing=(), enqueued=(), name="new"):
         return [trial.explored for trial in memory.trials(task.id)]
 
 
+@pytest.mark.filterwarnings("ignore:The value nan is not acceptable")
 @pytest.mark.usefixtures("_quiet_optuna")
 def test_the_sampler_explores_as_the_tuner_does(tmp_path):
     """A failed step is made up for, and no flag is lost, not that of the first trial either."""
@@ -254,6 +255,7 @@ def test_the_sampler_explores_as_the_tuner_does(tmp_path):
     assert run_study(path, count + 3, failing=(0, 2)) == expected
 
 
+@pytest.mark.filterwarnings("ignore:The value nan is not acceptable")
 @pytest.mark.usefixtures("_quiet_optuna")
 def test_a_trial_with_a_users_values_is_no_forced_exploration(tmp_path):
     path = tmp_path / "memory.db"
@@ -268,6 +270,7 @@ def test_a_trial_with_a_users_values_is_no_forced_exploration(tmp_path):
             memory.delete_task(f"new {place}")
 
 
+@pytest.mark.filterwarnings("ignore:The value nan is not acceptable")
 @pytest.mark.usefixtures("_quiet_optuna")
 def test_a_study_without_a_past_explores_from_its_first_trial_on(tmp_path):
     """Its first trial is drawn at random by Optuna, before the space is known."""
