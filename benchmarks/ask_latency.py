@@ -24,7 +24,7 @@ import harness
 import numpy as np
 
 import jlibo
-from jlibo.tune import task as task_module
+from jlibo.tune import ask as ask_module
 
 SPACE = jlibo.SearchSpace(
     alpha=jlibo.Float(0, 1), lam=jlibo.Float(1e-4, 1e2, log=True), rate=jlibo.Float(1e-3, 1, log=True)
@@ -68,12 +68,12 @@ def measured(memory):
     sqlite, engine = Clock(), Clock()
     for name in MEMORY_CALLS:
         setattr(memory, name, sqlite.around(getattr(memory, name)))
-    compiled = task_module._best_candidate
-    task_module._best_candidate = engine.around(compiled)
+    compiled = ask_module._best_candidates
+    ask_module._best_candidates = engine.around(compiled)
     try:
         yield sqlite, engine
     finally:
-        task_module._best_candidate = compiled
+        ask_module._best_candidates = compiled
 
 
 def fill(tuner, num_tasks, num_trials):

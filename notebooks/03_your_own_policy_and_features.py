@@ -21,6 +21,7 @@
 
 # %%
 import os
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -139,7 +140,8 @@ print("the paper's", jlibo.DecreasingExploration().counts(num_tasks, horizon))
 # ## A meta-learner
 #
 # A meta-learner turns finished tasks into the `Prior` of the next: a mean and a covariance of the feature
-# weights. It has three methods, and its state is any tree of arrays. This one is empirical Bayes at its
+# weights. It has four methods, and its state is any tree of arrays: `update` adds one task, as the simulator
+# does, and `learn` takes all past tasks at once, as a `Tuner` does. This one is empirical Bayes at its
 # simplest: fit the weights of each task, then use their running mean and variance. Unlike Meta-KGL it learns
 # *where* the good settings are, not only *which* knobs have one; and as it learns from every step, it asks
 # for no forced exploration.
@@ -149,6 +151,7 @@ print("the paper's", jlibo.DecreasingExploration().counts(num_tasks, horizon))
 class RunningMoments(jlibo.AbstractMetaLearner):
     noise_std: float = 0.3
     exploration: jlibo.AbstractExploration = jlibo.NoExploration()
+    data: ClassVar[str] = "all"  # it looks at all steps of a task, not at forced exploration alone
 
     def init(self, setting):
         return jnp.zeros(()), jnp.zeros(setting.num_features), jnp.zeros(setting.num_features)
@@ -161,14 +164,26 @@ class RunningMoments(jlibo.AbstractMetaLearner):
         return jlibo.Prior(mean, (count * variance + 2) / (count + 2))
 
     def update(self, state, data, setting):
+        weights = self.fit(data.features, data.rewards, setting)
+        return (state[0] + 1, state[1] + weights, state[2] + weights**2), self.info(setting)
+
+    def learn(self, past, num_done, setting):
+        # A task is kept as few rows with the same posterior; a row of zeros says nothing.
+        weights = jax.vmap(lambda *rows: self.fit(*rows, setting))(past.features, past.targets)
+        is_done = past.is_done[:, None]
+        state = past.is_done.sum(), (is_done * weights).sum(0), (is_done * weights**2).sum(0)
+        return state, self.info(setting)
+
+    def fit(self, features, rewards, setting):
         posterior = jlibo.posterior.init(jlibo.full_prior(setting.groups), self.noise_std)
-        rows = (data.features, data.rewards)
+        rows = (features, rewards)
         posterior, _ = jax.lax.scan(lambda p, row: (jlibo.posterior.observe(p, *row), None), posterior, rows)
-        weights = posterior.mean
+        return posterior.mean
+
+    def info(self, setting):
         everything = jnp.ones(setting.num_groups, bool)  # it selects nothing: all kernels stay in use
         zero = jnp.zeros((), jnp.int32)
-        info = MetaInfo(everything, jnp.array(False), zero, jnp.zeros(()), zero)
-        return (state[0] + 1, state[1] + weights, state[2] + weights**2), info
+        return MetaInfo(everything, jnp.array(False), zero, jnp.zeros(()), zero)
 
 
 # %% [markdown]

@@ -16,8 +16,9 @@ import jlibo
 from jlibo import AdaptiveMetaKGL, FirstTasksExploration, FixedPrior, Prior, SelfTunedMetaKGL
 from jlibo.meta import Setting, TaskData
 from jlibo.meta.base import selected_prior
-from jlibo.meta.hierarchy import NOISE_ROWS, PastTasks, fit_hierarchy
-from jlibo.meta.selection import choose_support, no_past, remember
+from jlibo.meta.hierarchy import NOISE_ROWS, fit_hierarchy
+from jlibo.meta.past import PastTasks, no_past, remember
+from jlibo.meta.selection import choose_support
 from jlibo.solution import Status
 from jlibo.standardise import Standardise, component_weights, observe, start
 

@@ -230,8 +230,8 @@ def test_many_tasks_are_scikit_learns_multi_task_lasso_with_an_intercept_each():
     rows = np.asarray(tasks[0].features)[:, others]
     rewards = np.stack([task.rewards for task in tasks], axis=1)
     peer = MultiTaskLasso(alpha=alpha, fit_intercept=True, tol=1e-12, max_iter=100_000).fit(rows, rewards)
-    close(np.asarray(state.history.coef)[:, others], peer.coef_, atol=1e-5)
-    assert not np.asarray(state.history.coef)[:, 2].any()
+    close(np.asarray(state.coef)[:, others], peer.coef_, atol=1e-5)
+    assert not np.asarray(state.coef)[:, 2].any()
 
 
 LEARNERS = {

@@ -512,7 +512,7 @@ def test_a_task_with_nothing_to_play_is_reported_and_teaches_nothing(bad_run):
         assert_same(result.actions[0], whole[name].actions[0])
         for leaf in jax.tree.leaves(result.carry):
             assert np.isfinite(leaf).all()
-    libo = results["libo"].carry[0].history
+    libo = results["libo"].carry[0].past
     assert not np.any(libo.features[1]) and not np.any(libo.targets[1]) and libo.num_observations[1] == 0
     assert np.asarray(results["libo"].support)[-1].any()
 

@@ -26,7 +26,7 @@ from jlibo.experiments.settings import find
 from jlibo.lifelong import run_agents
 from jlibo.meta import Setting, TaskData
 from jlibo.prior import semidefinite_cholesky
-from jlibo.tune import arrays, engine, task
+from jlibo.tune import arrays, ask, engine
 
 PLATFORMS = ("cuda", "tpu")
 NUM_FEATURES, NUM_TASKS, HORIZON = 5, 3, 6
@@ -231,9 +231,8 @@ def tuner_best(points, scores, told, pending, candidates, near, data):
     rows = arrays.OwnRows(points, scores, told, pending)
     available = jnp.ones(len(candidates) + len(near), bool)
     zero = jnp.zeros((), scores.dtype)
-    return task._best_candidates(
-        POLICIES["GPUCB"], scaling, knowledge, FEATURES, rows, candidates, near, available, zero, data
-    )
+    parts = (POLICIES["GPUCB"], scaling, knowledge, FEATURES, rows)
+    return ask._best_candidates(*parts, candidates, near, available, zero, key=key_of(data))
 
 
 TRIALS = (floats(4, NUM_FEATURES), floats(4), booleans(4), booleans(4))

@@ -10,6 +10,8 @@ import pytest
 import reference
 
 from jlibo import (
+    AbstractMetaLearner,
+    AdaptiveMetaKGL,
     Cosine,
     CustomExploration,
     FederatedMetaKGL,
@@ -19,6 +21,7 @@ from jlibo import (
     MetaKGL,
     NoExploration,
     Prior,
+    SelfTunedMetaKGL,
     Status,
     SyntheticEnv,
     full_prior,
@@ -26,7 +29,8 @@ from jlibo import (
 )
 from jlibo.lifelong import run_lifelong
 from jlibo.meta import Setting, TaskData, client_step, compress_rows, server_vote
-from jlibo.meta.meta_kgl import solve_history
+from jlibo.meta.meta_kgl import solve_past
+from jlibo.meta.past import no_past, remember
 from jlibo.meta.rows import rows_of
 from jlibo.policies import GPUCB
 
@@ -100,7 +104,7 @@ def test_meta_kgl_equals_the_reference_and_recovers_the_support(tasks, data):
         np.testing.assert_array_equal(info.support, norms > 0.25 * np.sqrt(done))
         assert Status(int(info.status)) == Status.CONVERGED and not info.fell_back
     np.testing.assert_array_equal(infos[-1].support, SUPPORT)
-    close(state.history.coef, coef, atol=1e-4)
+    close(state.coef, coef, atol=1e-4)
     prior = kgl().prior(state, SETTING)
     close(prior.covariance, support_prior(SUPPORT, GROUPS).covariance)
 
@@ -125,7 +129,7 @@ def test_the_gap_is_in_the_units_of_the_loss(tasks, data, make):
 def test_threshold_is_omega_root_s_and_strict(tasks, done):
     """Each kernel leaves just when omega * sqrt(s) reaches its norm."""
     state, _ = learn(kgl(omega=0.0), tasks[:done])
-    norms = reference.group_norms(np.asarray(state.history.coef), GROUPS)
+    norms = reference.group_norms(np.asarray(state.coef), GROUPS)
     for norm in norms[norms > 0]:
         for factor in (1 - 1e-9, 1 + 1e-9):
             _, infos = learn(kgl(omega=float(factor * norm / np.sqrt(done))), tasks[:done])
@@ -152,22 +156,25 @@ def test_lam_over_root_s(tasks):
     third, _ = update(scaled, state, tasks[2], SETTING)
     expected, _ = update(kgl(float(0.1 / np.sqrt(3))), state, tasks[2], SETTING)
     other, _ = update(constant, state, tasks[2], SETTING)
-    close(third.history.coef, expected.history.coef, atol=1e-12)
-    assert not np.allclose(third.history.coef, other.history.coef, atol=1e-3)
+    close(third.coef, expected.coef, atol=1e-12)
+    assert not np.allclose(third.coef, other.coef, atol=1e-3)
 
 
 def test_a_warm_start_changes_the_path_and_not_the_answer(tasks):
     learner = kgl()
     state, (*_, warm_info) = learn(learner, tasks)
     before, _ = learn(learner, tasks[:-1])
-    assert np.asarray(before.history.coef).any()
-    cold_start = eqx.tree_at(lambda s: s.history.coef, before, jnp.zeros_like(before.history.coef))
+    assert np.asarray(before.coef).any()
+    cold_start = eqx.tree_at(lambda s: s.coef, before, jnp.zeros_like(before.coef))
     cold, cold_info = update(learner, cold_start, tasks[-1], SETTING)
     np.testing.assert_array_equal(cold_info.support, warm_info.support)
-    close(cold.history.coef, state.history.coef, atol=1e-3)
+    close(cold.coef, state.coef, atol=1e-3)
     # From its own solution, a solve has nothing left to do.
-    solve = eqx.filter_jit(solve_history)
-    assert int(solve(state.history, learner.lam, SETTING, tol=1e-10, max_steps=1000).num_steps) == 0
+    solve = eqx.filter_jit(solve_past)
+    assert (
+        int(solve(state.past, learner.lam, SETTING, init=state.coef, tol=1e-10, max_steps=1000).num_steps)
+        == 0
+    )
 
 
 def test_a_task_without_exploration_adds_nothing(tasks):
@@ -175,7 +182,7 @@ def test_a_task_without_exploration_adds_nothing(tasks):
     state, (info,) = learn(learner, tasks[:1])
     silent = eqx.tree_at(lambda t: t.explored, tasks[1], jnp.zeros(HORIZON, bool))
     after, _ = update(learner, state, silent, SETTING)
-    close(after.history.coef, state.history.coef, atol=1e-6)
+    close(after.coef, state.coef, atol=1e-6)
     assert np.isfinite(np.asarray(info.gap))
 
 
@@ -327,3 +334,72 @@ def test_groups_of_features_end_to_end(rate):
     assert (found >= true).all()
     assert rate < 8 or (found == true).all()
     assert (np.asarray(result.status) == Status.CONVERGED).all()
+
+
+# --- all past tasks at once ---
+
+EVERY_LEARNER = {
+    "MetaKGL": kgl,
+    "MetaKGL, lam / sqrt(s)": partial(kgl, lam_scaling="sqrt"),
+    "MetaKGL, all data": partial(kgl, data="all"),
+    "MetaKeL": lambda: tight(MetaKeL(0.1)),
+    "MetaKeL, all data": lambda: tight(MetaKeL(0.1, data="all")),
+    "FederatedMetaKGL": federated,
+    "FederatedMetaKGL, all data": partial(federated, data="all"),
+    "FederatedMetaKGL, unanimous": partial(federated, 1.0),
+    "FixedPrior": FixedPrior,
+    "SelfTunedMetaKGL": SelfTunedMetaKGL,
+    "SelfTunedMetaKGL, all data": partial(SelfTunedMetaKGL, data="all"),
+    "AdaptiveMetaKGL": AdaptiveMetaKGL,
+    "AdaptiveMetaKGL, no selection": partial(AdaptiveMetaKGL, select=False),
+}
+
+
+@eqx.filter_jit
+def learn_at_once(learner, past, num_done, setting):
+    return learner.learn(past, num_done, setting)
+
+
+def all_classes(cls):
+    return {cls}.union(*map(all_classes, cls.__subclasses__()))
+
+
+def test_every_learner_of_the_library_is_in_the_table():
+    of_library = {one for one in all_classes(AbstractMetaLearner) if one.__module__.startswith("jlibo.")}
+    assert {type(make()) for make in EVERY_LEARNER.values()} == of_library - {AbstractMetaLearner}
+
+
+@pytest.mark.parametrize("free_groups", [(), (4,)])
+@pytest.mark.parametrize("num_done", [1, NUM_TASKS])
+@pytest.mark.parametrize("name", EVERY_LEARNER)
+def test_to_learn_all_at_once_is_to_update_task_by_task(tasks, name, num_done, free_groups):
+    """Also where there is room for more tasks than were done."""
+    learner = EVERY_LEARNER[name]()
+    setting = Setting(GROUPS, NUM_TASKS, HORIZON, EXPLORE, jnp.float64, free_groups)
+    expected, infos = learn(learner, tasks[:num_done], setting)
+    past = no_past(learner.data, setting)
+    for place, task in enumerate(tasks[:num_done]):
+        past = remember(past, jnp.asarray(place), task, learner.data, setting)
+    found, info = learn_at_once(learner, past, jnp.asarray(num_done), setting)
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        assert one.dtype == other.dtype or one.dtype.kind == other.dtype.kind == "i"
+        close(one, other, atol=1e-4)
+    priors = [learner.prior(state, setting) for state in (found, expected)]
+    for one, other in zip(*map(jax.tree.leaves, priors), strict=True):
+        close(one, other, atol=1e-4)
+    np.testing.assert_array_equal(info.support, infos[-1].support)
+    np.testing.assert_array_equal(info.fell_back, infos[-1].fell_back)
+    np.testing.assert_array_equal(info.status, infos[-1].status)
+
+
+@pytest.mark.parametrize("name", EVERY_LEARNER)
+def test_to_learn_from_no_task_is_to_know_nothing_and_stays_finite(name):
+    learner = EVERY_LEARNER[name]()
+    past = no_past(learner.data, SETTING)
+    state, _ = learn_at_once(learner, past, jnp.asarray(0), SETTING)
+    prior, first = learner.prior(state, SETTING), learner.prior(learner.init(SETTING), SETTING)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(prior))
+    if not isinstance(learner, AdaptiveMetaKGL):  # which adds its doubt about the mean
+        for one, other in zip(jax.tree.leaves(prior), jax.tree.leaves(first), strict=True):
+            close(one, other)

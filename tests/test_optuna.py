@@ -13,7 +13,8 @@ import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState
 
-from jlibo.integrations import model as models
+from jlibo.integrations import optuna as sampler_module
+from jlibo.integrations import optuna_trials
 from jlibo.integrations.optuna import LiBOSampler, LiBOSamplerWarning
 from jlibo.tune import Float, Int, Memory, MemoryMismatch, SearchSpace, Tuner
 
@@ -68,6 +69,14 @@ def all_params(study: optuna.Study) -> list[dict]:
     return [trial.params for trial in study.trials]
 
 
+def watch_trials(monkeypatch) -> list:
+    """The trials that each choice is made from, as the records that the sampler reads of the study."""
+    seen = []
+    records = optuna_trials.with_explored
+    monkeypatch.setattr(optuna_trials, "with_explored", lambda *args: seen.append(records(*args)) or seen[-1])
+    return seen
+
+
 # --- what is learned --------------------------------------------------------------------------------------
 
 
@@ -104,8 +113,10 @@ def test_a_study_of_either_direction_teaches():
 
 def test_learning_is_not_repeated_at_every_trial(monkeypatch):
     calls = []
-    learn = models.learn
-    monkeypatch.setattr(models, "learn", lambda *args: calls.append(args[1]) or learn(*args))
+    learn = sampler_module.learn_records
+    monkeypatch.setattr(
+        sampler_module, "learn_records", lambda *args, **more: calls.append(args[1]) or learn(*args, **more)
+    )
     past = random_study()
     sampler = LiBOSampler(past_studies=[past], seed=0)
     optuna.create_study(sampler=sampler, study_name="one").optimize(objective(), n_trials=6)
@@ -177,9 +188,7 @@ def test_the_same_seed_gives_the_same_trials():
 
 
 def test_trials_that_are_still_running_are_not_offered_again(monkeypatch):
-    seen = []
-    choose = models.choose
-    monkeypatch.setattr(models, "choose", lambda *args, **more: seen.append(args[2]) or choose(*args, **more))
+    seen = watch_trials(monkeypatch)
     study = optuna.create_study(sampler=LiBOSampler(seed=0))
     study.optimize(objective(), n_trials=5)
     asked = [study.ask(DISTRIBUTIONS).params for _ in range(4)]
@@ -254,9 +263,7 @@ def test_pruned_trials_count():
 
 
 def test_enqueued_trials_are_run_as_they_are_and_count(monkeypatch):
-    seen = []
-    choose = models.choose
-    monkeypatch.setattr(models, "choose", lambda *args, **more: seen.append(args[2]) or choose(*args, **more))
+    seen = watch_trials(monkeypatch)
     study = optuna.create_study(sampler=LiBOSampler(seed=0))
     study.optimize(objective(), n_trials=4)
     study.enqueue_trial({"x": 0.7, "rate": 2e-3, "depth": 3})

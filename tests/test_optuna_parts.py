@@ -9,7 +9,6 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from optuna.trial import TrialState, create_trial
 
 from jlibo.integrations import optuna_trials
-from jlibo.integrations.model import make_model
 from jlibo.integrations.optuna_memory import own_task
 from jlibo.integrations.optuna_space import (
     MOST_CHOICES,
@@ -20,6 +19,7 @@ from jlibo.integrations.optuna_space import (
 )
 from jlibo.tune import Categorical, Float, Int, Memory, SearchSpace
 from jlibo.tune.dictionary import MANY_FEATURES
+from jlibo.tune.model import make_model
 
 NAN = float("nan")
 X = FloatDistribution(0, 1)

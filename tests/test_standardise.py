@@ -5,6 +5,7 @@ library never computes anything again when the units move.
 """
 
 from functools import partial
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -600,6 +601,7 @@ class Mixed(AbstractMetaLearner):
 
     priors: tuple[Prior, ...]
     exploration: NoExploration = NoExploration()
+    data: ClassVar[str] = "all"
 
     def init(self, setting):
         return ()
@@ -610,11 +612,15 @@ class Mixed(AbstractMetaLearner):
     def update(self, state, data, setting):
         return state, info_of(jnp.ones(setting.num_groups, bool), None, setting)
 
+    def learn(self, past, num_done, setting):
+        return (), info_of(jnp.ones(setting.num_groups, bool), None, setting)
+
 
 class Recorder(AbstractMetaLearner):
     """Its state is the last task as it was told."""
 
     exploration: NoExploration = NoExploration()
+    data: ClassVar[str] = "all"
 
     def init(self, setting):
         return jnp.zeros((setting.horizon, setting.num_features)), jnp.zeros(setting.horizon)
@@ -625,6 +631,9 @@ class Recorder(AbstractMetaLearner):
     def update(self, state, data, setting):
         info = info_of(jnp.ones(setting.num_groups, bool), None, setting)
         return (data.features, data.rewards), info
+
+    def learn(self, past, num_done, setting):
+        raise NotImplementedError("rows of a history are not the steps of a task")
 
 
 LEARNERS = {

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jlibo.tune import arrays, candidates
+from jlibo.tune.history import GivenHistory
 from jlibo.tune.memory_records import TaskRecord, TrialRecord
 from jlibo.tune.space import Categorical, Float, Int, SearchSpace
 
@@ -82,7 +83,8 @@ def test_own_trials_leave_failures_out():
     features = SPACE.features()
     points = arrays.unit_points(SPACE, trials)
     in_arrays = arrays.trial_arrays(points, trials)
-    own, log_unit = arrays.own_trials(features, in_arrays, maximise=False, room=40)
+    rows, log_unit = GivenHistory(in_arrays, features, maximise=False).rows(room=40)
+    own = rows.with_features(features)
     assert own.features.shape == (64, features.num_features)
     assert own.told.tolist() == [True, False, False, True] + [False] * 60
     assert own.pending.tolist() == [False, False, True] + [False] * 61

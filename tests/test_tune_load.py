@@ -16,6 +16,7 @@ from jlibo.tune.history import TaskHistory
 from jlibo.tune.memory import Memory
 from jlibo.tune.memory_lines import import_lines
 from jlibo.tune.memory_records import TaskRecord, TrialRecord
+from jlibo.tune.model import make_model
 from jlibo.tune.space import Float, SearchSpace
 
 SPACE = SearchSpace(alpha=Float(0, 1), beta=Float(1e-3, 1e3, log=True))
@@ -64,10 +65,9 @@ def test_compressed_rows_stand_for_all_trials(mode, num_pending, outlier):
     told, pending = states == "complete", states == "pending"
     own = arrays.TrialArrays(points, np.where(told, scores, 0.0), told, pending, np.zeros(num, bool))
     with jax.enable_x64(True):
-        features = learning.without_names(SPACE.features(**SIZES))
-        learner, policy, scaling = modes.make_learner(mode), modes.make_policy(mode), modes.make_scaling()
-        setting = learning._setting(features, 1, arrays.LEAST_TRIALS)
-        knowledge = engine.nothing_known(learner, scaling, setting)
+        model = make_model(SPACE, mode=mode, sizes=SIZES)
+        features, policy, scaling = model.features, model.policy, model.scaling
+        knowledge = engine.nothing_known(model.learner, scaling, model.setting(1, arrays.LEAST_TRIALS))
         one_by_one, log_unit = arrays.own_rows(own, maximise=True)
         values = arrays.feature_values(features, points)
         in_base = told & (np.arange(num) < 330)  # the others have rows of their own
@@ -108,8 +108,8 @@ def test_a_question_reads_only_what_is_new(monkeypatch):
 def test_a_long_task_does_not_compile_anew(monkeypatch, count_traces):
     suggest, suggestions = count_traces(engine.suggest)
     monkeypatch.setattr(engine, "suggest", suggest)
-    tuner = jlibo.Tuner(SPACE, sizes={"num_basis": 2, "num_pair_basis": 2})  # nobody else's size
-    tuner.learner = AdaptiveMetaKGL(select=False, num_steps=2)
+    sizes = {"num_basis": 2, "num_pair_basis": 2}  # nobody else's
+    tuner = jlibo.Tuner(SPACE, learner=AdaptiveMetaKGL(select=False, num_steps=2), sizes=sizes)
     teach(tuner, 1)
     task = long_task(tuner, 300)
     record = tuner.memory.task("long")
@@ -170,7 +170,7 @@ def test_the_history_is_what_reading_all_again_gives(seed):
             for name in ("points", "scores", "is_told", "is_pending", "explored"):
                 assert np.array_equal(getattr(history.trials, name), getattr(fresh.trials, name))
             assert (history.last_id, history.pending_ids) == (fresh.last_id, fresh.pending_ids)
-            old, new = history.compressed(maximise=True), fresh.compressed(maximise=True)
+            old, new = history.compressed(), fresh.compressed()
             told = old[0].compressed.moments.count
             assert told == new[0].compressed.moments.count == history.trials.is_told.sum()
             for own in (old[0], new[0]):
@@ -215,8 +215,8 @@ def test_past_tasks_are_bounded_in_number_and_length():
 
 
 def test_learning_is_not_repeated_for_a_score_among_many(monkeypatch):
-    tuner = jlibo.Tuner(SPACE, sizes=SIZES)
-    tuner.learner = AdaptiveMetaKGL(select=False, num_steps=2)  # quick to compile
+    learner = AdaptiveMetaKGL(select=False, num_steps=2)  # quick to compile
+    tuner = jlibo.Tuner(SPACE, learner=learner, sizes=SIZES)
     teach(tuner, 6, 50)
     calls = []
     learn = engine.learn

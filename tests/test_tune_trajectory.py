@@ -1,6 +1,7 @@
 """The tuner's way through several tasks, in both modes: it is the simulator's from the same key, and the same
 if the tuner is closed and opened again, or if scores are turned round."""
 
+import dataclasses
 import math
 
 import jax
@@ -87,7 +88,7 @@ def test_the_same_actions_from_the_first_task_on(mode):
     scaling = jlibo.Standardise(weight=1e-9)
     result = simulate(mode, scaling)
     tuner = jlibo.Tuner(SPACE, mode=mode, candidates=CONFIGS, seed=SEED)
-    tuner.scaling = scaling
+    tuner.model = dataclasses.replace(tuner.model, scaling=scaling)
     for number in range(NUM_TASKS):
         actions, explored = tune(tuner, number)
         assert actions == result.actions[number].tolist()
@@ -125,7 +126,7 @@ def test_to_minimise_is_to_maximise_the_negative(mode):
 
 def test_the_paper_mode_explores_as_scheduled():
     tuner = jlibo.Tuner(SPACE, mode="paper")
-    counts = tuner.learner.exploration.counts(3, 12)
+    counts = tuner.model.learner.exploration.counts(3, 12)
     for number in range(3):
         with tuner.task(f"task {number}", budget=12) as task:
             for trial in task:

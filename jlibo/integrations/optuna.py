@@ -34,18 +34,28 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from jlibo.checks import check_count, fail
-from jlibo.integrations import model as models
 from jlibo.integrations import optuna_trials as trials_of
-from jlibo.integrations.model import Learned, Model
 from jlibo.integrations.optuna_past import MemoryPast, NoPast, StudiesPast
-from jlibo.integrations.optuna_space import Coded, coded_parameter, coded_space, decode, decode_value
-from jlibo.tune import modes
-from jlibo.tune.learning import has_changed, score_counts
+from jlibo.integrations.optuna_space import (
+    Coded,
+    coded_parameter,
+    coded_space,
+    decode,
+    decode_value,
+    encode,
+)
+from jlibo.tune import arrays, candidates, modes
+from jlibo.tune.ask import Candidates, folded_key, next_config, num_forced
+from jlibo.tune.history import GivenHistory
+from jlibo.tune.learning import Learned, has_changed, learn_records, score_counts
 from jlibo.tune.memory import Memory
+from jlibo.tune.model import Model, make_model
 from jlibo.tune.process import check_process
 from jlibo.tune.space import SearchSpace
 
 DEFAULT_BUDGET = 50
+NUM_CANDIDATES = candidates.POOL + candidates.NEARBY
+"""Lists of candidates are padded to this size, so that small spaces share a compiled program."""
 
 
 class LiBOSamplerWarning(UserWarning):
@@ -113,6 +123,7 @@ class LiBOSampler(BaseSampler):
         self._sizes = sizes
         self._independent = independent_sampler or optuna.samplers.RandomSampler(seed=seed)
         self._warns = warn_independent_sampling
+        self._explored: dict[str, dict[int, bool]] = {}
         self._forget()
 
     def _forget(self) -> None:
@@ -126,7 +137,9 @@ class LiBOSampler(BaseSampler):
 
     def __getstate__(self) -> dict[str, Any]:
         kept = ("_past", "_seed", "_mode", "_budget", "_sizes", "_independent", "_warns")
-        return {name: self.__dict__[name] for name in kept}
+        with self._lock:
+            explored = {name: dict(flags) for name, flags in self._explored.items()}
+        return {name: self.__dict__[name] for name in kept} | {"_explored": explored}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
@@ -150,6 +163,7 @@ class LiBOSampler(BaseSampler):
         with self._lock:
             if trial.number == 0:
                 self._past.renew(study)
+                self._explored.pop(study.study_name, None)
             self._past.check_direction(maximise=sign > 0)
             finished = _finished(study)
             if not finished:
@@ -181,6 +195,9 @@ class LiBOSampler(BaseSampler):
                 planned = self._planned(study, trial, param_name, param_distribution)
                 if planned is not None:
                     return planned[0]
+                if is_first and isinstance(self._independent, optuna.samplers.RandomSampler):
+                    # Drawn uniformly before the space is known: as good as a step of forced exploration.
+                    self._explored.setdefault(study.study_name, {}).setdefault(trial.number, True)
             if self._warns and not is_first and not param_distribution.single():
                 self._say(study, "independent", self._why_independent(param_name, param_distribution))
         return self._independent.sample_independent(study, trial, param_name, param_distribution)
@@ -199,13 +216,16 @@ class LiBOSampler(BaseSampler):
         with self._lock:
             self._first.discard((study.study_name, trial.number))
             offer = self._offers.pop((study.study_name, trial.number), None)
-            problem = self._past.add(
-                trials_of.whole_study(study),
-                trial,
-                state,
-                values,
-                is_forced=offer is not None and offer.is_forced,
-            )
+            flags = self._explored.setdefault(study.study_name, {})
+            if offer is None:
+                flags.setdefault(trial.number, False)
+            else:
+                # A user may have given the trial other values than those offered.
+                coded = encode(trial.distributions, trial.params)
+                was_taken = all(coded.get(name, value) == value for name, value in offer.params.items())
+                flags[trial.number] = offer.is_forced and was_taken
+            explored = {number for number, is_explored in flags.items() if is_explored}
+            problem = self._past.add(trials_of.whole_study(study), trial, state, values, explored=explored)
             if problem is not None:
                 self._say(study, "past", problem)
 
@@ -213,6 +233,7 @@ class LiBOSampler(BaseSampler):
 
     def _offer(self, study: Study, trial: FrozenTrial, space: SearchSpace) -> _Offer:
         """Choose a configuration of `space` for a trial, and remember it as long as the trial runs."""
+        check_process("LiBOSampler")
         name = study.study_name
         model, learned = self._knowledge(study, space)
         offers = {
@@ -222,11 +243,22 @@ class LiBOSampler(BaseSampler):
         }
         others = [one for one in study.get_trials(deepcopy=False) if one.number != trial.number]
         own = trials_of.records(others, space, trials_of.sign_of(study), offers=offers)
-        params, is_forced = models.choose(
-            model, learned, own, budget=self._budget, number=trial.number, seed=self._seed
+        flags = self._explored.setdefault(name, {})
+        own = trials_of.with_explored(own, flags, num_forced(model, learned, self._budget))
+        history = arrays.trial_arrays(arrays.unit_points(space, own), own)
+        # Of its own for every trial, so that workers that ask at the same moment are not offered the same.
+        seed = (self._seed, learned.num_tasks, trial.number)
+        chosen = next_config(
+            model,
+            learned,
+            GivenHistory(history, model.features, maximise=True),
+            candidates=Candidates(model, seed=seed, least=NUM_CANDIDATES),
+            budget=self._budget,
+            key=folded_key((self._seed, trial.number)),
         )
-        offer = _Offer(space, params, is_forced)
+        offer = _Offer(space, chosen.params, chosen.is_forced)
         self._offers[name, trial.number] = offer
+        flags[trial.number] = chosen.is_forced
         return offer
 
     def _planned(
@@ -252,7 +284,7 @@ class LiBOSampler(BaseSampler):
     def _knowledge(self, study: Study, space: SearchSpace) -> tuple[Model, Learned]:
         """The model of a space and what past tasks teach about it; learned anew when they change."""
         if space not in self._models:
-            self._models[space] = models.make_model(space, mode=self._mode, sizes=self._sizes)
+            self._models[space] = make_model(space, mode=self._mode, sizes=self._sizes)
         model = self._models[space]
         stamp = self._past.stamp(study)
         held = self._learned.get(space)
@@ -264,7 +296,7 @@ class LiBOSampler(BaseSampler):
             counts = score_counts(trial for trial in trials if trial.task_id in ids)
             is_same_study = held is not None and held[0][0] == stamp[0]
             if held is None or not is_same_study or has_changed(held[1], counts):
-                held = stamp, counts, models.learn(model, tasks, trials)
+                held = stamp, counts, learn_records(model, tasks, trials, maximise=True)
             self._learned[space] = (stamp, *held[1:])
         return model, self._learned[space][2]
 

@@ -7,7 +7,8 @@
 | `spaces`          | the search space of every past task, oldest first                             |
 | `stamp`           | a pair: whose past it is, and what changes when this past does                |
 | `read`            | the past tasks in a space and their trials, and what is wrong with the others |
-| `add`             | a trial has finished; what is wrong if it cannot be kept                      |
+| `add`             | a trial has finished; what is wrong if it cannot be kept. `explored`: the     |
+|                   | numbers of the study's trials that were forced exploration                    |
 
 Studies are read once for each study at hand, not at every trial: other studies that are still under way
 teach what they had by then.
@@ -17,7 +18,7 @@ import abc
 import copy
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, final
 
 from optuna.storages import RDBStorage
@@ -61,7 +62,7 @@ class AbstractPast(abc.ABC):
         state: TrialState,
         values: Sequence[float] | None,
         *,
-        is_forced: bool,
+        explored: Collection[int],
     ) -> str | None: ...
 
     @abc.abstractmethod
@@ -87,7 +88,7 @@ class NoPast(AbstractPast):
     def read(self, study, space):
         return [], [], None
 
-    def add(self, study, trial, state, values, *, is_forced):
+    def add(self, study, trial, state, values, *, explored):
         return None
 
     def close(self):
@@ -132,7 +133,7 @@ class StudiesPast(AbstractPast):
         tasks = [TaskRecord(task.records[0].task_id, task.name, None, "added", 0, "") for task in same]
         return tasks, [record for task in same for record in task.records], _others(others, space)
 
-    def add(self, study, trial, state, values, *, is_forced):
+    def add(self, study, trial, state, values, *, explored):
         return None
 
     def close(self):
@@ -178,7 +179,7 @@ class MemoryPast(AbstractPast):
             return [], [], self._mismatch(memory, space)
         return *self._link.past(self._own_id(study)), None
 
-    def add(self, study, trial, state, values, *, is_forced):
+    def add(self, study, trial, state, values, *, explored):
         if state not in trials_of.FINISHED:
             return None
         held = self._link.held()
@@ -197,7 +198,7 @@ class MemoryPast(AbstractPast):
         if memory is not None and memory.space != space:
             return self._mismatch(memory, space)
         title, _ = own_task(study.study_name, held, _params(trials, space))
-        new = [_explored(record) if is_forced and record.number == trial.number else record for record in new]
+        new = [dataclasses.replace(record, explored=record.number in explored) for record in new]
         self._link.write(title, space, new, maximise=sign > 0)
         return None
 
@@ -247,7 +248,3 @@ def _finished(trial: FrozenTrial, state: TrialState, values: Sequence[float] | N
     done.values = values
     done.state = state
     return done
-
-
-def _explored(record: TrialRecord) -> TrialRecord:
-    return dataclasses.replace(record, explored=True)

@@ -94,6 +94,22 @@ def records(
     return found
 
 
+def with_explored(
+    own: Sequence[TrialRecord], known: Mapping[int, bool], num_forced: int
+) -> list[TrialRecord]:
+    """The records of a study, each with whether it was forced exploration.
+
+    `known` tells it of the trials, by number, that this sampler chose. Others were chosen by another worker,
+    or before a restart, by the same rule: the first `num_forced` that did not fail were exploration.
+    """
+    marked, count = [], 0
+    for record in own:
+        explored = known.get(record.number, count < num_forced)
+        count += explored and record.state != "failed"
+        marked.append(dataclasses.replace(record, explored=explored))
+    return marked
+
+
 def fitting(space: SearchSpace, coded: Coded) -> Coded | None:
     """The part of a coded configuration that is in `space`; None if it has no place there."""
     try:

@@ -7,6 +7,7 @@ from jlibo.meta.fixed import FixedPrior
 from jlibo.meta.hierarchy import fit_hierarchy
 from jlibo.meta.meta_kel import MetaKeL
 from jlibo.meta.meta_kgl import MetaKGL
+from jlibo.meta.past import PastTasks, no_past, remember
 from jlibo.meta.rows import Rows, compress_rows
 from jlibo.meta.selection import SelfTunedMetaKGL, choose_support
 
@@ -18,6 +19,7 @@ __all__ = [
     "MetaInfo",
     "MetaKGL",
     "MetaKeL",
+    "PastTasks",
     "Rows",
     "SelfTunedMetaKGL",
     "Setting",
@@ -26,5 +28,7 @@ __all__ = [
     "client_step",
     "compress_rows",
     "fit_hierarchy",
+    "no_past",
+    "remember",
     "server_vote",
 ]

@@ -14,14 +14,17 @@ the new task is foretold by both, and whoever foretells better gets the say.
 | `wide_weight`    | how likely a task unlike the past is, before its first reward                     |
 """
 
+from typing import ClassVar
+
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jlibo.exploration import AbstractExploration, FirstTasksExploration
 from jlibo.meta.base import AbstractMetaLearner, Setting, TaskData, info_of, selected_prior
-from jlibo.meta.hierarchy import PastTasks, fit_hierarchy
-from jlibo.meta.selection import choose_support, no_past, remember
+from jlibo.meta.hierarchy import fit_hierarchy
+from jlibo.meta.past import PastTasks, no_past, remember
+from jlibo.meta.selection import choose_support
 from jlibo.policies.base import hyper_parameter
 from jlibo.prior import Prior, mixture
 
@@ -56,21 +59,22 @@ class AdaptiveMetaKGL(AbstractMetaLearner):
     tol: float = 1e-3
     max_steps: int = 300
 
+    data: ClassVar[str] = "all"
+
     def init(self, setting):
         support = jnp.ones(setting.num_groups, bool)
         learned = self._matrix(selected_prior(support, setting), setting)
-        return AdaptiveState(no_past("all", setting), jnp.zeros((), jnp.int32), support, learned)
+        return AdaptiveState(no_past(self.data, setting), jnp.zeros((), jnp.int32), support, learned)
 
     def prior(self, state, setting):
         wide = self._matrix(selected_prior(jnp.ones(setting.num_groups, bool), setting), setting)
         return mixture([state.learned, wide], jnp.stack([1 - self.wide_weight, self.wide_weight]))
 
     def update(self, state, data: TaskData, setting):
-        past = remember(state.past, state.num_done, data, "all", setting)
+        past = remember(state.past, state.num_done, data, self.data, setting)
         return self.learn(past, state.num_done + 1, setting)
 
-    def learn(self, past: PastTasks, num_done: Int[Array, ""], setting: Setting):
-        """All that the past tasks teach; their order does not matter."""
+    def learn(self, past: PastTasks, num_done, setting):
         support, solution = jnp.ones(setting.num_groups, bool), None
         if self.select:
             noise_std = self.noise_std.astype(setting.dtype)

@@ -1,7 +1,7 @@
 """What a meta-learner is: past tasks in, a Gaussian prior over feature weights out."""
 
 import abc
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax
@@ -13,6 +13,9 @@ from jlibo.checks import is_concrete
 from jlibo.exploration import AbstractExploration
 from jlibo.group_lasso import Solution, Status
 from jlibo.prior import Prior, PriorMixture, check_noise, largest_variance, support_prior
+
+if TYPE_CHECKING:
+    from jlibo.meta.past import PastTasks
 
 
 class Setting(eqx.Module):
@@ -77,6 +80,8 @@ class AbstractMetaLearner(eqx.Module):
 
     exploration: eqx.AbstractVar[AbstractExploration]
     """The schedule of forced exploration that the learner asks for."""
+    data: eqx.AbstractVar[str]
+    """Which steps of a task the learner uses: "exploration" (forced exploration alone) or "all"."""
 
     @abc.abstractmethod
     def init(self, setting: Setting) -> Any:
@@ -88,7 +93,21 @@ class AbstractMetaLearner(eqx.Module):
 
     @abc.abstractmethod
     def update(self, state: Any, data: TaskData, setting: Setting) -> tuple[Any, MetaInfo]:
-        """Learn from a finished task."""
+        """The state after one more finished task."""
+
+    @abc.abstractmethod
+    def learn(self, past: "PastTasks", num_done: Int[Array, ""], setting: Setting) -> tuple[Any, MetaInfo]:
+        """The state after all tasks of a history at once: what `update`, task by task, leads to.
+
+        Solvers may stop at another point within their tolerance.
+
+        **Arguments:**
+
+        - `past`: the finished tasks, made by `jlibo.meta.past.remember` with the learner's `data`, at the
+          places 0 to `num_done - 1`.
+        - `num_done`: how many there are.
+        - `setting`: as for `update`.
+        """
 
 
 def info_of(support: Bool[Array, " groups"], solution: Solution | None, setting: Setting) -> MetaInfo:

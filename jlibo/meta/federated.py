@@ -11,12 +11,14 @@ may run anywhere.
 """
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jlibo.exploration import AbstractExploration, ConstantExploration
 from jlibo.group_lasso import Solution, group_lasso
 from jlibo.meta.base import AbstractMetaLearner, Setting, TaskData, info_of, no_support, selected_prior
+from jlibo.meta.past import PastTasks, penalised
 from jlibo.meta.rows import Rows, check_data_choice, num_rows, rows_of
 from jlibo.policies.base import hyper_parameter
 
@@ -85,3 +87,23 @@ class FederatedMetaKGL(AbstractMetaLearner):
         num_clients = state.num_clients + 1
         support = server_vote(counts, num_clients, self.alpha)
         return Ballot(counts, num_clients, support), info_of(support, solution, setting)
+
+    def learn(self, past: PastTasks, num_done, setting):
+        # Each task is a client of its own here too: the vote sees the selections and nothing else.
+        features, targets = penalised(past, setting)
+        rows = Rows(features, targets, past.num_observations)
+
+        def one_client(rows: Rows):
+            return client_step(
+                rows, self.lam, self.omega, setting.groups, tol=self.tol, max_steps=self.max_steps
+            )
+
+        messages, solutions = jax.vmap(one_client)(rows)
+        is_client = jnp.arange(setting.num_tasks) < num_done
+        counts = (messages & is_client[:, None]).sum(0).astype(jnp.int32)
+        support = server_vote(counts, num_done, self.alpha)
+        # As after the last `update`; before any task, the vote is empty.
+        support = jnp.where(num_done > 0, support, no_support(setting))
+        last = jax.tree.map(lambda leaf: leaf[jnp.maximum(num_done - 1, 0)], solutions)
+        num_clients = jnp.asarray(num_done, jnp.int32)
+        return Ballot(counts, num_clients, support), info_of(support, last, setting)

@@ -1,5 +1,7 @@
 """A prior that never changes: the oracle (the true kernel) and the naive agent (all kernels) of the paper."""
 
+from typing import ClassVar
+
 import jax
 import jax.numpy as jnp
 
@@ -14,6 +16,8 @@ class FixedPrior(AbstractMetaLearner):
     fixed_prior: Prior | None = None
     exploration: AbstractExploration = NoExploration()
 
+    data: ClassVar[str] = "all"
+
     def init(self, setting):
         return ()
 
@@ -23,7 +27,13 @@ class FixedPrior(AbstractMetaLearner):
         return jax.tree.map(lambda leaf: leaf.astype(setting.dtype), self.fixed_prior)
 
     def update(self, state, data, setting):
-        covariance = self.prior(state, setting).covariance
+        return self._same(setting)
+
+    def learn(self, past, num_done, setting):
+        return self._same(setting)
+
+    def _same(self, setting):
+        covariance = self.prior((), setting).covariance
         variances = covariance if covariance.ndim == 1 else jnp.diagonal(covariance)
         used = jnp.zeros(setting.num_groups, bool).at[group_array(setting)].max(variances > 0)
-        return state, info_of(used, None, setting)
+        return (), info_of(used, None, setting)

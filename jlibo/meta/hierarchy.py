@@ -21,22 +21,12 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from jlibo import posterior as gp
+from jlibo.meta.past import PastTasks
 from jlibo.prior import Prior
 
 HIGHEST = lax.Precision.HIGHEST
 NOISE_ROWS = 10.0
 """The prior on the noise counts as so many rows of the noise that was assumed first."""
-
-
-class PastTasks(eqx.Module):
-    """Finished tasks as rows; rows that are zero say nothing, tasks beyond `is_done` do not exist."""
-
-    features: Float[Array, "tasks rows features"]
-    targets: Float[Array, "tasks rows"]
-    lost_squares: Float[Array, " tasks"]
-    """Squared rewards that no linear function of the features explains, where rows were compressed."""
-    num_observations: Float[Array, " tasks"]
-    is_done: Float[Array, " tasks"]
 
 
 def fit_hierarchy(

@@ -19,18 +19,22 @@ that the true kernels are among those kept. The weights are scaled to sum to one
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from jlibo.exploration import AbstractExploration, DecreasingExploration
 from jlibo.meta.base import AbstractMetaLearner, TaskData, free_mask, group_array, info_of
-from jlibo.meta.meta_kgl import History, append, empty_history, solve_history
-from jlibo.meta.rows import check_data_choice, num_rows, rows_of
+from jlibo.meta.meta_kgl import no_coef, solve_past
+from jlibo.meta.past import PastTasks, no_past, remember
+from jlibo.meta.rows import check_data_choice
 from jlibo.policies.base import hyper_parameter
 from jlibo.prior import Prior
 
 
 class MetaKeLState(eqx.Module):
-    history: History
+    past: PastTasks
+    num_done: Int[Array, ""]
+    coef: Float[Array, "tasks features"]
+    """The last solution, from which the next solve starts."""
     weights: Float[Array, " groups"]
 
 
@@ -44,19 +48,26 @@ class MetaKeL(AbstractMetaLearner):
     max_steps: int = 10_000
 
     def init(self, setting):
-        history = empty_history(num_rows(self.data, setting), setting)
-        return MetaKeLState(history, _even(jnp.zeros(setting.num_groups, setting.dtype), setting))
+        even = _even(jnp.zeros(setting.num_groups, setting.dtype), setting)
+        past = no_past(self.data, setting)
+        return MetaKeLState(past, jnp.zeros((), jnp.int32), no_coef(setting), even)
 
     def prior(self, state, setting):
         weights = jnp.where(free_mask(setting), 1, state.weights)[group_array(setting)]
         return Prior(jnp.zeros_like(weights), weights)
 
     def update(self, state, data: TaskData, setting):
-        history = append(state.history, rows_of(data, self.data, setting))
-        solution = solve_history(history, self.lam, setting, tol=self.tol, max_steps=self.max_steps)
-        history = eqx.tree_at(lambda h: h.coef, history, jnp.nan_to_num(solution.coef))
+        past = remember(state.past, state.num_done, data, self.data, setting)
+        return self._fit(past, state.num_done + 1, state.coef, setting)
+
+    def learn(self, past: PastTasks, num_done, setting):
+        return self._fit(past, num_done, no_coef(setting), setting)
+
+    def _fit(self, past: PastTasks, num_done: Int[Array, ""], init: Float[Array, "tasks features"], setting):
+        solution = solve_past(past, self.lam, setting, init=init, tol=self.tol, max_steps=self.max_steps)
         norms = jnp.nan_to_num(solution.group_norms)
-        return MetaKeLState(history, _even(norms, setting)), info_of(norms > 0, solution, setting)
+        state = MetaKeLState(past, num_done, jnp.nan_to_num(solution.coef), _even(norms, setting))
+        return state, info_of(norms > 0, solution, setting)
 
 
 def _even(norms, setting):

@@ -17,66 +17,43 @@ from jlibo.checks import fail
 from jlibo.exploration import AbstractExploration, DecreasingExploration
 from jlibo.group_lasso import Solution, group_lasso
 from jlibo.meta.base import AbstractMetaLearner, Setting, TaskData, info_of, no_support, selected_prior
-from jlibo.meta.rows import Rows, check_data_choice, num_rows, rows_of
+from jlibo.meta.past import PastTasks, no_past, penalised, remember
+from jlibo.meta.rows import check_data_choice
 from jlibo.policies.base import hyper_parameter
 
 
-class History(eqx.Module):
-    """The tasks so far, each as a fixed number of rows, and the solution to start the next solve from."""
-
-    features: Float[Array, "tasks rows features"]
-    targets: Float[Array, "tasks rows"]
-    num_observations: Float[Array, " tasks"]
-    coef: Float[Array, "tasks features"]
-    num_done: Int[Array, ""]
-
-
-def empty_history(rows_per_task: int, setting: Setting) -> History:
-    shape = (setting.num_tasks, rows_per_task)
-    return History(
-        features=jnp.zeros((*shape, setting.num_features), setting.dtype),
-        targets=jnp.zeros(shape, setting.dtype),
-        num_observations=jnp.zeros(setting.num_tasks, setting.dtype),
-        coef=jnp.zeros((setting.num_tasks, setting.num_features), setting.dtype),
-        num_done=jnp.zeros((), jnp.int32),
-    )
-
-
-def append(history: History, rows: Rows) -> History:
-    """The history with one more task; its coefficients start from zero."""
-    at = history.num_done
-    return History(
-        features=history.features.at[at].set(rows.features),
-        targets=history.targets.at[at].set(rows.targets),
-        num_observations=history.num_observations.at[at].set(rows.num_observations),
-        coef=history.coef,
-        num_done=at + 1,
-    )
-
-
-def solve_history(
-    history: History, lam: Float[Array, ""], setting: Setting, *, tol: float, max_steps: int
+def solve_past(
+    past: PastTasks,
+    lam: Float[Array, ""],
+    setting: Setting,
+    *,
+    init: Float[Array, "tasks features"] | None = None,
+    tol: float,
+    max_steps: int,
 ) -> Solution:
-    """The group lasso of eq. (1) on the history, started from the previous task's solution.
+    """The group lasso of eq. (1) on all past tasks, started from `init`, if given.
 
     Rows that stand for many observations, or for none, make the number of rows differ from the N of the
     loss; as only the ratio of loss to penalty matters, lam takes the difference.
     """
-    ratio = history.num_observations.sum() / history.targets.size
+    features, targets = penalised(past, setting)
+    ratio = past.num_observations.sum() / targets.size
     solution = group_lasso(
-        history.features,
-        history.targets,
-        lam * ratio,
-        groups=setting.groups,
-        init=history.coef,
-        tol=tol,
-        max_steps=max_steps,
+        features, targets, lam * ratio, groups=setting.groups, init=init, tol=tol, max_steps=max_steps
     )
     return eqx.tree_at(lambda s: s.gap, solution, solution.gap / jnp.maximum(ratio, 1e-30))
 
 
+def no_coef(setting: Setting) -> Float[Array, "tasks features"]:
+    """Where the first solve of a run starts from."""
+    return jnp.zeros((setting.num_tasks, setting.num_features), setting.dtype)
+
+
 class MetaKGLState(eqx.Module):
-    history: History
+    past: PastTasks
+    num_done: Int[Array, ""]
+    coef: Float[Array, "tasks features"]
+    """The last solution, from which the next solve starts."""
     support: Bool[Array, " groups"]
 
 
@@ -96,18 +73,24 @@ class MetaKGL(AbstractMetaLearner):
             fail("lam_scaling", "'constant' or 'sqrt'", repr(self.lam_scaling))
 
     def init(self, setting):
-        return MetaKGLState(empty_history(num_rows(self.data, setting), setting), no_support(setting))
+        past = no_past(self.data, setting)
+        return MetaKGLState(past, jnp.zeros((), jnp.int32), no_coef(setting), no_support(setting))
 
     def prior(self, state, setting):
         return selected_prior(state.support, setting)
 
     def update(self, state, data: TaskData, setting):
-        history = append(state.history, rows_of(data, self.data, setting))
-        root = jnp.sqrt(history.num_done.astype(setting.dtype))
+        past = remember(state.past, state.num_done, data, self.data, setting)
+        return self._fit(past, state.num_done + 1, state.coef, setting)
+
+    def learn(self, past: PastTasks, num_done, setting):
+        return self._fit(past, num_done, no_coef(setting), setting)
+
+    def _fit(self, past: PastTasks, num_done: Int[Array, ""], init: Float[Array, "tasks features"], setting):
+        root = jnp.sqrt(num_done.astype(setting.dtype))
         lam = self.lam / root if self.lam_scaling == "sqrt" else self.lam
-        solution = solve_history(history, lam, setting, tol=self.tol, max_steps=self.max_steps)
+        solution = solve_past(past, lam, setting, init=init, tol=self.tol, max_steps=self.max_steps)
         support = solution.group_norms > self.omega * root
         # A solve that failed must not become the start of the next one.
         coef = jnp.nan_to_num(solution.coef)
-        history = eqx.tree_at(lambda h: h.coef, history, coef)
-        return MetaKGLState(history, support), info_of(support, solution, setting)
+        return MetaKGLState(past, num_done, coef, support), info_of(support, solution, setting)

@@ -28,42 +28,10 @@ from jlibo.meta.base import (
     no_support,
     selected_prior,
 )
-from jlibo.meta.hierarchy import PastTasks
-from jlibo.meta.rows import check_data_choice, compress_rows, free_features, num_rows, project_out, seen_rows
+from jlibo.meta.past import PastTasks, no_past, penalised, remember
+from jlibo.meta.rows import check_data_choice
 from jlibo.policies.base import hyper_parameter
 from jlibo.posterior import init, update
-
-
-def no_past(data: str, setting: Setting) -> PastTasks:
-    """Room for all tasks of a run, none of them done."""
-    rows = num_rows(data, setting)
-    zeros = jnp.zeros(setting.num_tasks, setting.dtype)
-    return PastTasks(
-        features=jnp.zeros((setting.num_tasks, rows, setting.num_features), setting.dtype),
-        targets=jnp.zeros((setting.num_tasks, rows), setting.dtype),
-        lost_squares=zeros,
-        num_observations=zeros,
-        is_done=zeros,
-    )
-
-
-def remember(
-    past: PastTasks, place: Int[Array, ""], data: TaskData, choice: str, setting: Setting
-) -> PastTasks:
-    """The past with one more task at `place`, in at most as many rows as there are features."""
-    features, targets, used = seen_rows(data, choice, setting)
-    lost = jnp.zeros((), setting.dtype)
-    if len(used) > setting.num_features:
-        features, kept = compress_rows(features, targets)
-        lost = jnp.maximum((targets**2).sum() - (kept**2).sum(), 0)
-        targets = kept
-    return PastTasks(
-        features=past.features.at[place].set(features),
-        targets=past.targets.at[place].set(targets),
-        lost_squares=past.lost_squares.at[place].set(lost),
-        num_observations=past.num_observations.at[place].set(used.sum()),
-        is_done=past.is_done.at[place].set(1),
-    )
 
 
 def choose_support(
@@ -85,10 +53,7 @@ def choose_support(
     number of steps certify it. At `lambda_max`, where the path starts, the solution is zero, and the kernel
     of an empty selection is that of the whole set: the whole set has the certificate of this solve.
     """
-    features, targets = past.features, past.targets
-    if setting.free_groups:
-        columns = free_features(setting)
-        features, targets = jax.vmap(lambda f, t: project_out(f, t, columns))(features, targets)
+    features, targets = penalised(past, setting)
     largest = lambda_max(features, targets, groups=setting.groups)
     lams = lam_grid(
         jnp.maximum(largest, jnp.finfo(setting.dtype).tiny), num_lams=num_lams, smallest_ratio=1e-2
@@ -148,8 +113,7 @@ class SelfTunedMetaKGL(AbstractMetaLearner):
         past = remember(state.past, state.num_done, data, self.data, setting)
         return self.learn(past, state.num_done + 1, setting)
 
-    def learn(self, past: PastTasks, num_done: Int[Array, ""], setting: Setting):
-        """All that the past tasks teach; their order does not matter."""
+    def learn(self, past: PastTasks, num_done, setting):
         support, solution = choose_support(
             past,
             self.noise_std.astype(setting.dtype),

@@ -23,7 +23,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from jlibo.features import AbstractFeatures
-from jlibo.standardise import Moments
+from jlibo.moments import Moments, divisor, unit_of
 from jlibo.tune.engine import Compressed, OwnTrials, PastTrials
 from jlibo.tune.memory_records import TaskRecord, TrialRecord
 from jlibo.tune.space import SearchSpace
@@ -262,14 +262,14 @@ def compressed_trials(
 
     count = len(levelled)
     mean = levelled.mean() if count else 0.0
-    # Levelled scores are at most 1e6: their squares are in range in units of one.
-    moments = (count, mean, ((levelled - mean) ** 2).sum(), 1.0)
     dtype = jnp.result_type(float)
+    unit = unit_of(jnp.asarray(np.abs(levelled).max(initial=0.0), dtype))
+    squares = ((levelled - mean) ** 2).sum() / float(divisor(unit)) ** 2
     compressed = Compressed(
         targets[:, 1].astype(dtype),
         lost.astype(dtype),
         np.asarray(in_base.sum() - size, dtype),
-        Moments(*(jnp.asarray(number, dtype) for number in moments)),
+        Moments(jnp.asarray(count, dtype), jnp.asarray(mean, dtype), jnp.asarray(squares, dtype), unit),
         np.asarray(levelled.max() if count else -np.inf, dtype),
     )
     return OwnTrials(rows.astype(dtype), targets[:, 0].astype(dtype), told, pending, compressed), log_unit
@@ -299,19 +299,6 @@ class Factor:
     def transform(self, cross: Float[np.ndarray, "features columns"]) -> Float[np.ndarray, "rows columns"]:
         """What columns became in these rows, given their products with the features."""
         return self._inverse @ cross
-
-
-def own_trials(
-    features: AbstractFeatures, own: TrialArrays, *, maximise: bool, room: int = 0
-) -> tuple[OwnTrials, float]:
-    """The trials of one task as the engine takes them: a row each, or compressed if they are many."""
-    most = most_rows(features.num_features)
-    if len(own) <= most:
-        rows, log_unit = own_rows(own, maximise=maximise, room=min(room, most))
-        return rows.with_features(features), log_unit
-    values = feature_values(features, own.points)
-    base = Factor.of(values[own.is_told].T @ values[own.is_told])
-    return compressed_trials(values, base, own.is_told, own, maximise=maximise)
 
 
 def feature_values(features: AbstractFeatures, points: np.ndarray) -> Float[np.ndarray, "points features"]:

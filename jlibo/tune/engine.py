@@ -21,15 +21,12 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from jlibo import standardise
 from jlibo.envs.base import Task, explore_once
 from jlibo.lifelong import settled
-from jlibo.meta import AdaptiveMetaKGL, SelfTunedMetaKGL, Setting, TaskData, fit_hierarchy
+from jlibo.meta import AbstractMetaLearner, Setting, TaskData, fit_hierarchy
 from jlibo.meta.base import selected_prior
-from jlibo.meta.hierarchy import PastTasks
-from jlibo.meta.selection import no_past, remember
+from jlibo.meta.past import PastTasks, no_past, remember
 from jlibo.policies.base import AbstractPolicy
 from jlibo.prior import Prior, PriorMixture
 from jlibo.standardise import Moments, PastScales, Standardise
-
-Learner = AdaptiveMetaKGL | SelfTunedMetaKGL
 
 
 class PastTrials(eqx.Module):
@@ -94,14 +91,14 @@ class Suggestion(eqx.Module):
 
 @eqx.filter_jit
 def learn(
-    learner: Learner,
+    learner: AbstractMetaLearner,
     scaling: Standardise,
     noise_std: Float[Array, ""],
     past: PastTrials,
     num_tasks: Int[Array, ""],
     setting: Setting,
 ) -> Knowledge:
-    """Learn from all past tasks at once."""
+    """What all past tasks teach, learned at once."""
     history, scales = _history(learner, scaling, noise_std, past, setting)
     state, info = learner.learn(history, num_tasks, setting)
     return Knowledge(learner.prior(state, setting), info.support, scales)
@@ -109,7 +106,7 @@ def learn(
 
 @eqx.filter_jit
 def summarise(
-    learner: Learner,
+    learner: AbstractMetaLearner,
     scaling: Standardise,
     noise_std: Float[Array, ""],
     past: PastTrials,
@@ -136,7 +133,7 @@ def summarise(
 
 
 def _history(
-    learner: Learner,
+    learner: AbstractMetaLearner,
     scaling: Standardise,
     noise_std: Float[Array, ""],
     past: PastTrials,
@@ -149,7 +146,7 @@ def _history(
         place, features, scores, explored, present, log_units = step
         data, units = settled(TaskData(features, scores, explored, present), scaling, noise_std, setting)
         is_task = present.any()
-        new = remember(history, place, data, learner_data(learner), setting)
+        new = remember(history, place, data, learner.data, setting)
         history = jax.tree.map(lambda a, b: jnp.where(is_task, a, b), new, history)
         known = is_task & (units.scale > 0)
         # As a logarithm: scores of 1e300 are divided by their size before they come here.
@@ -159,17 +156,12 @@ def _history(
 
     places = jnp.arange(setting.num_tasks)
     steps = (places, past.features, past.scores, past.explored, past.present, past.log_units)
-    begin = no_past(learner_data(learner), setting), scaling.init(setting.dtype)
+    begin = no_past(learner.data, setting), scaling.init(setting.dtype)
     (history, scales), _ = jax.lax.scan(add, begin, steps)
     return history, scales
 
 
-def learner_data(learner: Learner) -> str:
-    """Which trials of a task the learner looks at."""
-    return learner.data if isinstance(learner, SelfTunedMetaKGL) else "all"
-
-
-def nothing_known(learner: Learner, scaling: Standardise, setting: Setting) -> Knowledge:
+def nothing_known(learner: AbstractMetaLearner, scaling: Standardise, setting: Setting) -> Knowledge:
     """Before the first task."""
     prior = learner.prior(learner.init(setting), setting)
     return Knowledge(prior, jnp.ones(setting.num_groups, bool), scaling.init(setting.dtype))

@@ -5,24 +5,72 @@ and those that were pending and are finished by now. The products of the feature
 a long task are made of (`arrays.compressed_trials`) are kept in the same way.
 """
 
+import abc
 from typing import final
 
 import numpy as np
 
 from jlibo.features import AbstractFeatures
 from jlibo.tune import arrays
-from jlibo.tune.arrays import Factor, TrialArrays
+from jlibo.tune.arrays import Factor, OwnRows, TrialArrays
 from jlibo.tune.engine import OwnTrials
 from jlibo.tune.memory import Memory
 from jlibo.tune.memory_records import TrialRecord
 from jlibo.tune.space import SearchSpace
 
 
+class AbstractHistory(abc.ABC):
+    """The trials of the task at hand, as `jlibo.tune.ask` takes them."""
+
+    maximise: bool
+    _features: AbstractFeatures
+
+    @property
+    @abc.abstractmethod
+    def trials(self) -> TrialArrays:
+        """The trials, by number."""
+
+    @abc.abstractmethod
+    def compressed(self) -> tuple[OwnTrials, float]:
+        """`arrays.compressed_trials` of these trials."""
+
+    def rows(self, *, room: int = 0) -> tuple[OwnRows | OwnTrials, float]:
+        """The trials as the engine takes them, and the logarithm of the unit of their scores.
+
+        A row each, with `room` for those that are still to come, or compressed if they are many.
+        """
+        most = arrays.most_rows(self._features.num_features)
+        if len(self.trials) > most:
+            return self.compressed()
+        return arrays.own_rows(self.trials, maximise=self.maximise, room=min(room, most))
+
+
 @final
-class TaskHistory:
-    """The trials of one task, by number. It is not safe to `refresh` it in two threads at once."""
+class GivenHistory(AbstractHistory):
+    """Trials that are all known at once."""
+
+    def __init__(self, trials: TrialArrays, features: AbstractFeatures, *, maximise: bool):
+        self._trials = trials
+        self._features = features
+        self.maximise = maximise
+
+    @property
+    def trials(self) -> TrialArrays:
+        return self._trials
+
+    def compressed(self) -> tuple[OwnTrials, float]:
+        trials = self._trials
+        values = arrays.feature_values(self._features, trials.points)
+        base = Factor.of(values[trials.is_told].T @ values[trials.is_told])
+        return arrays.compressed_trials(values, base, trials.is_told, trials, maximise=self.maximise)
+
+
+@final
+class TaskHistory(AbstractHistory):
+    """The trials of a task in a memory. It is not safe to `refresh` it in two threads at once."""
 
     def __init__(self, memory: Memory, task_id: int, space: SearchSpace, features: AbstractFeatures):
+        self.maximise = memory.maximise
         self._memory = memory
         self._task_id = task_id
         self._space = space
@@ -92,8 +140,7 @@ class TaskHistory:
         self._flags[place] = trial.state == "complete", trial.state == "pending", trial.explored
         self._scores[place] = 0.0 if trial.score is None else trial.score
 
-    def compressed(self, *, maximise: bool) -> tuple[OwnTrials, float]:
-        """`arrays.compressed_trials` of these trials."""
+    def compressed(self) -> tuple[OwnTrials, float]:
         trials, known = self.trials, self._num_values
         if known < self._count:
             size = arrays.padded(self._count, arrays.LEAST_TRIALS)
@@ -109,4 +156,4 @@ class TaskHistory:
             self._gram += values[recent].T @ values[recent]
             in_base |= recent
             self._base = Factor.of(self._gram)
-        return arrays.compressed_trials(values, self._base, in_base, trials, maximise=maximise)
+        return arrays.compressed_trials(values, self._base, in_base, trials, maximise=self.maximise)

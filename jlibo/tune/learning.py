@@ -1,60 +1,51 @@
-"""From records to knowledge: what a tuner, or another host with trials of its own, learns from past tasks.
+"""From records to knowledge: what a tuner, or an integration, learns from past tasks.
 
 | here            | what it is                                                                          |
 |-----------------|-------------------------------------------------------------------------------------|
 | `learn_records` | `engine.learn` on the records of tasks and trials, padded                           |
 | `has_changed`   | whether what was learned is out of date                                             |
-| `without_names` | the dictionary with nothing in it that the numbers do not need                      |
 """
 
-import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from jlibo.meta import Setting
-from jlibo.policies import AbstractPolicy
 from jlibo.prior import Prior
-from jlibo.standardise import Standardise
 from jlibo.tune import arrays, engine
-from jlibo.tune.dictionary import SpaceFeatures
-from jlibo.tune.engine import Knowledge, Learner
+from jlibo.tune.engine import Knowledge
 from jlibo.tune.memory_records import TaskRecord, TrialRecord
-from jlibo.tune.parameters import Categorical, Float
-from jlibo.tune.space import SearchSpace
+from jlibo.tune.model import Model
 
 NEW_SHARE = 0.02
 """New scores of past tasks, as a share of those learned from, that are not worth learning anew."""
 
 
+class Learned(NamedTuple):
+    """What past tasks taught, and how many of them taught anything."""
+
+    knowledge: Knowledge
+    num_tasks: int
+
+
 def learn_records(
-    space: SearchSpace,
-    features: SpaceFeatures,
-    learner: Learner,
-    policy: AbstractPolicy,
-    scaling: Standardise,
-    tasks: Sequence[TaskRecord],
-    trials: Sequence[TrialRecord],
-    *,
-    maximise: bool,
-) -> tuple[Knowledge, int]:
-    """What the tasks teach, and how many of them teach anything."""
-    past = arrays.past_trials(space, features, tasks, trials, maximise=maximise)
+    model: Model, tasks: Sequence[TaskRecord], trials: Sequence[TrialRecord], *, maximise: bool
+) -> Learned:
+    """What the tasks teach."""
+    past = arrays.past_trials(model.space, model.features, tasks, trials, maximise=maximise)
     if past is None:
-        return engine.nothing_known(learner, scaling, _setting(features, 1, arrays.LEAST_TRIALS)), 0
+        setting = model.setting(1, arrays.LEAST_TRIALS)
+        return Learned(engine.nothing_known(model.learner, model.scaling, setting), 0)
     rows, num_tasks = past
-    setting = _setting(features, *rows.scores.shape)
+    setting = model.setting(*rows.scores.shape)
     count = jnp.asarray(min(num_tasks, arrays.MOST_TASKS), jnp.int32)
-    return engine.learn(learner, scaling, policy.noise_std, rows, count, setting), num_tasks
+    knowledge = engine.learn(model.learner, model.scaling, model.policy.noise_std, rows, count, setting)
+    return Learned(knowledge, num_tasks)
 
 
 def summarise_records(
-    space: SearchSpace,
-    features: SpaceFeatures,
-    learner: Learner,
-    policy: AbstractPolicy,
-    scaling: Standardise,
+    model: Model,
     tasks: Sequence[TaskRecord],
     trials: Sequence[TrialRecord],
     knowledge: Knowledge,
@@ -62,12 +53,14 @@ def summarise_records(
     maximise: bool,
 ) -> Prior | None:
     """Mean and covariance of the weights over the tasks, with the support learned; None if none teaches."""
-    past = arrays.past_trials(space, features, tasks, trials, maximise=maximise)
+    past = arrays.past_trials(model.space, model.features, tasks, trials, maximise=maximise)
     if past is None:
         return None
     rows, _ = past
-    setting = _setting(features, *rows.scores.shape)
-    return engine.summarise(learner, scaling, policy.noise_std, rows, knowledge.support, setting)
+    setting = model.setting(*rows.scores.shape)
+    return engine.summarise(
+        model.learner, model.scaling, model.policy.noise_std, rows, knowledge.support, setting
+    )
 
 
 def has_changed(learned: Mapping[int, int], now: Mapping[int, int]) -> bool:
@@ -84,22 +77,3 @@ def has_changed(learned: Mapping[int, int], now: Mapping[int, int]) -> bool:
 def score_counts(trials: Iterable[TrialRecord]) -> dict[int, int]:
     """How many scores each task has, by id."""
     return dict(Counter(trial.task_id for trial in trials if trial.state == "complete"))
-
-
-def _setting(features: SpaceFeatures, num_tasks: int, num_trials: int) -> Setting:
-    dtype = jnp.result_type(float)
-    return Setting(features.groups, num_tasks, num_trials, num_trials, dtype, features.free_groups)
-
-
-def without_names(features: SpaceFeatures) -> SpaceFeatures:
-    """The same features, of a space without its names and ranges: the unit box is all that they look at.
-
-    So all spaces of one shape share a compiled program.
-    """
-    kinds = [
-        Categorical(range(one.num_values)) if isinstance(one, Categorical) else Float(0, 1)
-        for one in features.space.values()
-    ]
-    nameless = SearchSpace({f"{place:06}": kind for place, kind in enumerate(kinds)})
-    names = tuple(f"{group}" for group in range(features.num_groups))
-    return dataclasses.replace(features, space=nameless, names=names)

@@ -13,20 +13,13 @@ import itertools
 import threading
 import warnings
 from collections.abc import Iterator
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, final
 
-import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from jlibo.checks import check_count, fail
-from jlibo.features import AbstractFeatures
-from jlibo.policies.base import AbstractPolicy
-from jlibo.standardise import Standardise
-from jlibo.tune import arrays, candidates, engine
+from jlibo.tune.ask import Candidates, NextConfig, next_config
 from jlibo.tune.history import TaskHistory
 from jlibo.tune.memory import new_owner
 from jlibo.tune.memory_records import TaskRecord, TrialRecord
@@ -73,13 +66,10 @@ class TunerTask:
         self._own_ids: set[int] = set()
         self._number = [task.id for task in tuner.memory.tasks()].index(record.id)
         self._lock = threading.Lock()
-        self._history = TaskHistory(tuner.memory, record.id, tuner.space, tuner.plain_features)
+        self._model = tuner.model
+        self._history = TaskHistory(tuner.memory, record.id, tuner.space, self._model.features)
+        self._candidates = Candidates(self._model, seed=(tuner.seed, self._number))
         self._policy_keys: np.ndarray | None = None
-        listed = tuner.candidate_points()
-        self._is_listed = listed is not None
-        # What there is to choose from: all of it, or points all over the space that stay for the whole task.
-        seed = (tuner.seed, self._number)
-        self._spread = candidates.pool(tuner.space, seed=seed) if listed is None else listed
 
     def __enter__(self) -> "TunerTask":
         return self
@@ -155,28 +145,36 @@ class TunerTask:
 
     def _suggest(self, most: int | None = None) -> Trial | None:
         """A new trial, in the memory when this returns; None if there are `most` already."""
-        space = self._tuner.space
         with self._lock:
             for race in itertools.count():
                 history = self._trials()
                 if most is not None and len(history) >= most:
                     return None
-                points, is_forced = self._next_point(history)
-                # Where all there is was tried, another process may try the same again.
-                is_repeat = candidates.was_tried(points[0], history.trials.points)
+                chosen = self._next_config(history)
                 record = self._tuner.memory.add_trial(
                     self._record.id,
-                    space.from_unit(points[0]),
-                    explored=is_forced,
+                    chosen.params,
+                    explored=chosen.is_forced,
                     owner=self._owner,
                     expected_count=len(history) if race < MAX_RACES else None,
                     most=most,
-                    after=None if is_repeat else history.last_id,
-                    others=map(space.from_unit, points[1:]),
+                    # Where all there is was tried, another process may try the same again.
+                    after=None if chosen.is_repeat else history.last_id,
+                    others=chosen.others,
                 )
                 if record is not None:
                     return self._own(record)
         raise AssertionError("the numbers do not end")
+
+    def _next_config(self, history: TaskHistory) -> NextConfig:
+        return next_config(
+            self._model,
+            self._tuner.knowledge(excluding=self._record.id),
+            history,
+            candidates=self._candidates,
+            budget=self.budget,
+            key=self._policy_key(len(history)),
+        )
 
     def _claim(self) -> Trial | None:
         """A pending trial that nobody works on, if there is one."""
@@ -193,85 +191,13 @@ class TunerTask:
         self._own_ids.add(record.id)
         return _as_trial(record)
 
-    def _next_point(self, history: TaskHistory) -> tuple[np.ndarray, bool]:
-        """The unit points to try next, the best first, and whether they are forced exploration."""
-        tuner, trials = self._tuner, history.trials
-        knowledge, num_past = tuner.knowledge(excluding=self._record.id)
-        tried = trials.points
-
-        def left_of(points: np.ndarray) -> np.ndarray:
-            return candidates.left_to_try(points, tried, tried[trials.is_failed], tried[trials.is_told])
-
-        num_explored = int((trials.explored & ~trials.is_failed).sum())
-        if num_explored < min(self._num_forced(num_past), len(self._spread)):
-            left = left_of(self._spread)
-            # As drawn for the whole task beforehand, without what is out of the question by now.
-            order = self._exploration[left[self._exploration]]
-            if self._is_listed or not candidates.was_tried(self._spread[order[0]], tried):
-                return self._spread[order[: engine.NUM_RANKED]], True
-        near = None
-        points = self._spread
-        if not self._is_listed:
-            seed = (tuner.seed, self._number, len(trials))
-            best = trials.best_first(candidates.NUM_CENTRES, maximise=tuner.maximise)
-            near = candidates.nearby(tuner.space, tried[best], seed=seed)
-            points = np.concatenate([self._spread, near])
-        left = left_of(points)
-        if near is not None and candidates.was_tried(points[np.argmax(left)], tried):
-            # All of these were tried, but the space may have more.
-            new = candidates.untried(tuner.space, tried, seed=seed)
-            if new is not None:
-                near, points = new, np.concatenate([self._spread, new])
-                left = left_of(points)
-        rows, log_unit = self._own_rows(history)
-        ranking = _best_candidates(
-            tuner.policy,
-            tuner.scaling,
-            knowledge,
-            tuner.plain_features,
-            rows,
-            self._spread_features,
-            None if near is None else near.astype(self._spread_features.dtype),
-            left,
-            np.asarray(log_unit, self._spread_features.dtype),
-            self._policy_key(len(trials)),
-        )
-        ranking = np.asarray(ranking)
-        return points[ranking[left[ranking]]], False
-
-    def _own_rows(self, history: TaskHistory) -> tuple[arrays.OwnRows | engine.OwnTrials, float]:
-        """The task's own trials, a row each, or compressed if they are many."""
-        maximise, most = self._tuner.maximise, arrays.most_rows(self._tuner.plain_features.num_features)
-        if len(history) > most:
-            return history.compressed(maximise=maximise)
-        return arrays.own_rows(history.trials, maximise=maximise, room=min(self.budget, most))
-
-    def _num_forced(self, num_past: int) -> int:
-        """The forced exploration of this task, which is number `num_past` of those that teach anything."""
-        counts = self._tuner.learner.exploration.counts(num_past + 1, self.budget)
-        return int(counts[num_past])
-
-    @cached_property
-    def _key(self) -> jax.Array:
-        # Not made with the task, which has uses in a forked process that must not compute.
-        return self._tuner.task_key(self._number)
-
-    @cached_property
-    def _spread_features(self) -> jax.Array:
-        return self._tuner.plain_features(jnp.asarray(self._spread, jnp.result_type(float)))
-
-    @cached_property
-    def _exploration(self) -> np.ndarray:
-        """All candidates in the order in which exploration takes them."""
-        num = len(self._spread)
-        return np.asarray(engine.exploration_order(num, num, key=self._key))
-
-    def _policy_key(self, number: int) -> np.ndarray:
-        """The data of the policy's key for trial `number`; drawn for the whole task at once."""
+    def _policy_key(self, number: int) -> jax.Array:
+        """The policy's key for trial `number`; drawn for the whole task at once."""
         if self._policy_keys is None or number >= len(self._policy_keys):
-            keys = jax.random.split(jax.random.split(self._key, 4)[3], max(self.budget, 2 * number))
+            key = self._candidates.key
+            keys = jax.random.split(jax.random.split(key, 4)[3], max(self.budget, 2 * number))
             self._policy_keys = np.asarray(jax.random.key_data(keys))
-        return self._policy_keys[number]
+        return jax.random.wrap_key_data(self._policy_keys[number])
 
     def _trials(self) -> TaskHistory:
         self._history.refresh()
@@ -285,29 +211,6 @@ class TunerTask:
         # It may have come from another object of this task.
         if self._tuner.memory.trial(trial.id).task_id != self._record.id:
             fail("trial", f"a trial of the task {self.name!r}", f"trial {trial.number} of another one")
-
-
-@eqx.filter_jit
-def _best_candidates(
-    policy: AbstractPolicy,
-    scaling: Standardise,
-    knowledge: engine.Knowledge,
-    features: AbstractFeatures,
-    rows: arrays.OwnRows | engine.OwnTrials,
-    spread_features: Float[Array, "spread features"],
-    near: Float[Any, "near dim"] | None,
-    available: Bool[Any, " candidates"],
-    log_units: Float[Any, ""],
-    key_data: UInt32[Any, " words"],
-) -> Int[Array, " ranked"]:
-    """`engine.suggest` with the features of what is new in it: one call from the trials to the answer."""
-    if near is not None:
-        spread_features = jnp.concatenate([spread_features, features(near)])
-    own = rows.with_features(features) if isinstance(rows, arrays.OwnRows) else rows
-    key = jax.random.wrap_key_data(key_data)
-    return engine.suggest(
-        policy, scaling, knowledge, own, spread_features, available, log_units, key=key
-    ).ranking
 
 
 def _as_trial(record: TrialRecord) -> Trial:

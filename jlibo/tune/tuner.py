@@ -22,19 +22,16 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, final
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jlibo.checks import check_count, check_shape, fail
+from jlibo.checks import check_count, fail
+from jlibo.meta import AbstractMetaLearner
 from jlibo.policies import AbstractPolicy
-from jlibo.standardise import Standardise
-from jlibo.tune import candidates, modes
-from jlibo.tune.dictionary import SpaceFeatures
-from jlibo.tune.engine import Knowledge, Learner
-from jlibo.tune.learning import has_changed, learn_records, score_counts, summarise_records, without_names
+from jlibo.tune.learning import Learned, has_changed, learn_records, score_counts, summarise_records
 from jlibo.tune.memory import Memory
 from jlibo.tune.memory_records import finite_score, whole
+from jlibo.tune.model import make_model
 from jlibo.tune.process import check_process
 from jlibo.tune.space import SearchSpace
 from jlibo.tune.task import TunerTask
@@ -55,8 +52,7 @@ class _Learned:
     revision: int
     checked: int
     counts: dict[int, int]
-    knowledge: Knowledge
-    num_tasks: int
+    learned: Learned
 
 
 @final
@@ -68,7 +64,11 @@ class Tuner:
     - `maximise`: whether a higher score is better. A `Memory` that is handed in open knows it already.
     - `mode`: "adaptive" (past tasks teach which parameters matter and where good configurations lie) or
       "paper" (which matter alone, with forced exploration: LiBO as published).
-    - `candidates`: the only configurations that may be asked for, if there is such a list.
+    - `learner`, `policy`: any meta-learner and any policy of the library, or of your own, instead of those of
+      the mode: `Tuner(space, learner=jlibo.MetaKGL(0.1, 0.1), policy=jlibo.GPTS(0.1))`. They see each task's
+      scores standardised.
+    - `candidates`: the only configurations that may be asked for, if there is such a list. Trials have their
+      values exactly as given.
     - `seed`: of all that is random.
     - `sizes`: of the feature dictionary, such as `dict(num_basis=8)`; see `space_features`.
     """
@@ -80,6 +80,8 @@ class Tuner:
         *,
         maximise: bool | None = None,
         mode: str = "adaptive",
+        learner: AbstractMetaLearner | None = None,
+        policy: AbstractPolicy | None = None,
         candidates: Iterable[Mapping[str, Any]] | None = None,
         seed: int = 0,
         sizes: Mapping[str, Any] | None = None,
@@ -92,12 +94,10 @@ class Tuner:
         self.space = space
         self.mode = mode
         self.seed = whole("seed", seed, at_least=0)
-        self.features = space.features(**(sizes or {}))
-        self.plain_features = without_names(self.features)
-        self.learner = modes.make_learner(mode)
-        self.policy = modes.make_policy(mode)
-        self.scaling = modes.make_scaling()
-        self._points = self._read_candidates(candidates)
+        self.model = make_model(
+            space, mode=mode, learner=learner, policy=policy, candidates=candidates, sizes=sizes or {}
+        )
+        self._is_of_mode = learner is None and policy is None
         self._own_memory = not isinstance(memory, Memory)
         if isinstance(memory, Memory):
             asked = memory.maximise if maximise is None else bool(maximise)
@@ -114,7 +114,9 @@ class Tuner:
 
     def __repr__(self) -> str:
         where = "memory in RAM" if self.memory.path is None else f"memory {self.memory.path!r}"
-        return f"Tuner({self.space.num_parameters} parameters, {where}, mode {self.mode!r})"
+        parts = f"{type(self.model.learner).__name__}, {type(self.model.policy).__name__}"
+        how = f"mode {self.mode!r}" if self._is_of_mode else parts
+        return f"Tuner({self.space.num_parameters} parameters, {where}, {how})"
 
     def __enter__(self) -> "Tuner":
         return self
@@ -169,20 +171,21 @@ class Tuner:
         knowledge, num_tasks = self.knowledge(at_once=True)
         if num_tasks == 0:
             return {}
-        summary = summarise_records(*self._parts, *self.memory.snapshot(), knowledge, maximise=self.maximise)
+        summary = summarise_records(self.model, *self.memory.snapshot(), knowledge, maximise=self.maximise)
         if summary is None:  # all tasks were deleted in the meantime
             return {}
+        features = self.model.features
         points = self.space.sample_unit(1024, rng=np.random.default_rng(0))
-        values = np.asarray(self.plain_features(jnp.asarray(points, jnp.result_type(float))), np.float64)
+        values = np.asarray(features(jnp.asarray(points, jnp.result_type(float))), np.float64)
         mean = np.asarray(summary.mean, np.float64)
         covariance = np.asarray(summary.covariance, np.float64)
-        group_of = np.asarray(self.features.groups)
+        group_of = np.asarray(features.groups)
         selected = np.asarray(knowledge.support)
-        if selected.sum() == len(self.features.free_groups):
+        if selected.sum() == len(features.free_groups):
             selected = np.ones_like(selected)  # none stood out: then all are in use, see `MetaInfo.fell_back`
         shares = {}
-        for group, name in enumerate(self.features.names):
-            if group in self.features.free_groups:
+        for group, name in enumerate(self.model.names):
+            if group in features.free_groups:
                 continue
             own = group_of == group
             centred = values[:, own] - values[:, own].mean(0)
@@ -209,7 +212,7 @@ class Tuner:
         }
         return plot_progress(by_task, ax, maximise=self.maximise)
 
-    def knowledge(self, excluding: int | None = None, *, at_once: bool = False) -> tuple[Knowledge, int]:
+    def knowledge(self, excluding: int | None = None, *, at_once: bool = False) -> Learned:
         """What all tasks but `excluding` teach, and how many they are.
 
         It is learned anew when they change: when another task teaches, or with enough new scores (see
@@ -230,35 +233,11 @@ class Tuner:
             while len(self._learned) >= MOST_LEARNED:
                 self._learned.pop(next(iter(self._learned)))
             self._learned[excluding] = held
-            return held.knowledge, held.num_tasks
+            return held.learned
 
     def _learn(self, revision: int, excluding: int | None) -> "_Learned":
         tasks, trials = self.memory.snapshot()
         tasks = [task for task in tasks if task.id != excluding]
         trials = [trial for trial in trials if trial.task_id != excluding]
-        learned = learn_records(*self._parts, tasks, trials, maximise=self.maximise)
-        return _Learned(revision, revision, score_counts(trials), *learned)
-
-    @property
-    def _parts(self) -> tuple[SearchSpace, SpaceFeatures, Learner, AbstractPolicy, Standardise]:
-        """What learning takes beside tasks and trials."""
-        return self.space, self.plain_features, self.learner, self.policy, self.scaling
-
-    # --- for the tasks --------------------------------------------------------------------------------------
-
-    def candidate_points(self) -> np.ndarray | None:
-        """All unit points that a task may ask for, where they are a list; None: they are a box."""
-        return self._points if self._points is not None else candidates.whole_space(self.space)
-
-    def task_key(self, number: int) -> jax.Array:
-        """The random key of task `number`, as `run_lifelong` has it."""
-        return jax.random.fold_in(jax.random.key(self.seed), number)
-
-    def _read_candidates(self, configs: Iterable[Mapping[str, Any]] | None) -> np.ndarray | None:
-        if configs is None:
-            return None
-        points = np.asarray([self.space.to_unit(config) for config in configs])
-        if points.size == 0:
-            fail("candidates", "at least one configuration", "none")
-        check_shape("candidates", points, ("candidates", self.space.num_parameters))
-        return points
+        learned = learn_records(self.model, tasks, trials, maximise=self.maximise)
+        return _Learned(revision, revision, score_counts(trials), learned)

@@ -1,0 +1,71 @@
+"""The history that every meta-learner learns from: finished tasks as padded rows.
+
+| here          | paper                                                                               |
+|---------------|-------------------------------------------------------------------------------------|
+| `PastTasks`   | D^exp_{1:s} or D_{1:s}, each task in at most as many rows as there are features     |
+| `remember`    | the history after one more task                                                     |
+| `penalised`   | the rows with the features of free groups, which have no penalty, projected out     |
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from jlibo.meta.base import Setting, TaskData
+from jlibo.meta.rows import compress_rows, free_features, num_rows, project_out, seen_rows
+
+
+class PastTasks(eqx.Module):
+    """Finished tasks as rows. Rows of zeros carry no information; tasks with `is_done` 0 are padding."""
+
+    features: Float[Array, "tasks rows features"]
+    targets: Float[Array, "tasks rows"]
+    lost_squares: Float[Array, " tasks"]
+    """Squared rewards that no linear function of the features explains, where rows were compressed."""
+    num_observations: Float[Array, " tasks"]
+    is_done: Float[Array, " tasks"]
+
+
+def no_past(data: str, setting: Setting) -> PastTasks:
+    """Room for all tasks of a run, none of them done."""
+    rows = num_rows(data, setting)
+    zeros = jnp.zeros(setting.num_tasks, setting.dtype)
+    return PastTasks(
+        features=jnp.zeros((setting.num_tasks, rows, setting.num_features), setting.dtype),
+        targets=jnp.zeros((setting.num_tasks, rows), setting.dtype),
+        lost_squares=zeros,
+        num_observations=zeros,
+        is_done=zeros,
+    )
+
+
+def remember(
+    past: PastTasks, place: Int[Array, ""], data: TaskData, choice: str, setting: Setting
+) -> PastTasks:
+    """The past with one more task at `place`, in at most as many rows as there are features."""
+    features, targets, used = seen_rows(data, choice, setting)
+    lost = jnp.zeros((), setting.dtype)
+    if len(used) > setting.num_features:
+        features, kept = compress_rows(features, targets)
+        lost = jnp.maximum((targets**2).sum() - (kept**2).sum(), 0)
+        targets = kept
+    return PastTasks(
+        features=past.features.at[place].set(features),
+        targets=past.targets.at[place].set(targets),
+        lost_squares=past.lost_squares.at[place].set(lost),
+        num_observations=past.num_observations.at[place].set(used.sum()),
+        is_done=past.is_done.at[place].set(1),
+    )
+
+
+def penalised(
+    past: PastTasks, setting: Setting
+) -> tuple[Float[Array, "tasks rows features"], Float[Array, "tasks rows"]]:
+    """Design and targets of the group lasso on the past, with the free groups projected out."""
+    if not setting.free_groups:
+        return past.features, past.targets
+    columns = free_features(setting)
+    return jax.vmap(lambda features, targets: project_out(features, targets, columns))(
+        past.features, past.targets
+    )

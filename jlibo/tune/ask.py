@@ -1,0 +1,216 @@
+"""What to try next: the one decision behind `TunerTask.ask` and `LiBOSampler`.
+
+| here           | in the simulator                                                                     |
+|----------------|--------------------------------------------------------------------------------------|
+| `next_config`  | one step of `run_task`                                                               |
+| `num_forced`   | `num_explore`, the forced exploration steps of a task                                |
+| `Candidates`   | the candidates of the environment, and the draws of exploration                      |
+
+Forced exploration goes on until as many trials as the schedule asks for were explored and did not fail: a
+failed trial teaches nothing, so another one takes its place. Pending trials count. Then the policy chooses.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import Any, final
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from jlibo.features import AbstractFeatures
+from jlibo.policies.base import AbstractPolicy
+from jlibo.standardise import Standardise
+from jlibo.tune import arrays, engine
+from jlibo.tune import candidates as unit_points
+from jlibo.tune.history import AbstractHistory
+from jlibo.tune.learning import Learned
+from jlibo.tune.model import Model
+from jlibo.tune.parameters import Value
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class NextConfig:
+    """The configuration to try next."""
+
+    params: dict[str, Value]
+    others: Iterable[dict[str, Value]]
+    """The next best ones, best first, made when iterated over: if another process has taken `params`."""
+    is_forced: bool
+    """Whether it is a step of forced exploration, not the policy's choice."""
+    is_repeat: bool
+    """Whether it was tried before, as there is nothing else."""
+
+
+@final
+class Candidates:
+    """The configurations that a task may choose from.
+
+    These are all of a list, or else points spread over the box, drawn once, to which every question adds
+    points near the best trials. What is costly to compute is kept for the next question.
+
+    **Arguments:**
+
+    - `seed`: of the points and of exploration; a sequence of whole numbers.
+    - `least`: features are padded to so many points, so that lists of any length share a compiled program.
+    """
+
+    def __init__(self, model: Model, *, seed: Sequence[int], least: int = 0):
+        self._model = model
+        self._seed = tuple(seed)
+        self._least = least
+        self.is_listed = model.points is not None
+        self.points = unit_points.pool(model.space, seed=seed) if model.points is None else model.points
+
+    @cached_property
+    def key(self) -> PRNGKeyArray:
+        """The key that the seed stands for. Made when needed: a forked process must not compute."""
+        return folded_key(self._seed)
+
+    @cached_property
+    def features(self) -> Float[Array, "padded features"]:
+        points = np.pad(self.points, ((0, self.num_padding), (0, 0)), mode="edge")
+        return self._model.features(jnp.asarray(points, jnp.result_type(float)))
+
+    @property
+    def num_padding(self) -> int:
+        return max(self._least - len(self.points), 0) if self.is_listed else 0
+
+    @cached_property
+    def exploration(self) -> Int[np.ndarray, " points"]:
+        """All points in the order in which exploration takes them, drawn for the whole task beforehand."""
+        num = len(self.points)
+        return np.asarray(engine.exploration_order(num, num, key=self.key))
+
+    def nearby(self, trials: arrays.TrialArrays, *, maximise: bool) -> np.ndarray:
+        """Points near the best trials."""
+        best = trials.best_first(unit_points.NUM_CENTRES, maximise=maximise)
+        seed = (*self._seed, len(trials))
+        return unit_points.nearby(self._model.space, trials.points[best], seed=seed)
+
+    def untried(self, trials: arrays.TrialArrays) -> np.ndarray | None:
+        """Points of the space that were not tried; None if there are none."""
+        seed = (*self._seed, len(trials))
+        return unit_points.untried(self._model.space, trials.points, seed=seed)
+
+    def config(self, place: int, point: np.ndarray) -> dict[str, Value]:
+        """The configuration at a point, with the values as they were listed."""
+        if self._model.configs is not None:
+            return dict(self._model.configs[place])
+        return self._model.space.from_unit(point)
+
+
+def folded_key(seed: Sequence[int]) -> PRNGKeyArray:
+    """The key of the first number, with the others folded in: of (seed, task), as `run_lifelong` has it."""
+    key = jax.random.key(seed[0])
+    for number in seed[1:]:
+        key = jax.random.fold_in(key, number)
+    return key
+
+
+def num_forced(model: Model, learned: Learned, budget: int) -> int:
+    """The forced exploration steps of a task that comes after those learned from."""
+    counts = model.learner.exploration.counts(learned.num_tasks + 1, budget)
+    return int(counts[learned.num_tasks])
+
+
+def next_config(
+    model: Model,
+    learned: Learned,
+    history: AbstractHistory,
+    *,
+    candidates: Candidates,
+    budget: int,
+    key: PRNGKeyArray,
+) -> NextConfig:
+    """The configuration to try next in a task.
+
+    **Arguments:**
+
+    - `learned`: what past tasks taught.
+    - `history`: the trials of the task so far. What was tried, or is pending, is not offered again as long
+      as there is anything else.
+    - `candidates`: what there is to choose from.
+    - `budget`: how many trials the task is meant to have; forced exploration is a share of it.
+    - `key`: for a policy that draws.
+    """
+    trials = history.trials
+    tried = trials.points
+    num_explored = int((trials.explored & ~trials.is_failed).sum())
+    if num_explored < min(num_forced(model, learned, budget), len(candidates.points)):
+        left = _left_of(candidates.points, trials)
+        order = candidates.exploration[left[candidates.exploration]]
+        if candidates.is_listed or not unit_points.was_tried(candidates.points[order[0]], tried):
+            return _ranked(candidates, candidates.points, order[: engine.NUM_RANKED], tried, is_forced=True)
+    near, points = None, candidates.points
+    if not candidates.is_listed:
+        near = candidates.nearby(trials, maximise=history.maximise)
+        points = np.concatenate([candidates.points, near])
+    left = _left_of(points, trials)
+    if near is not None and unit_points.was_tried(points[np.argmax(left)], tried):
+        # All of these were tried, but the space may have more.
+        new = candidates.untried(trials)
+        if new is not None:
+            near, points = new, np.concatenate([candidates.points, new])
+            left = _left_of(points, trials)
+    rows, log_unit = history.rows(room=budget)
+    dtype = candidates.features.dtype
+    available = np.pad(left, (0, candidates.num_padding))
+    ranking = _best_candidates(
+        model.policy,
+        model.scaling,
+        learned.knowledge,
+        model.features,
+        rows,
+        candidates.features,
+        None if near is None else near.astype(dtype),
+        available,
+        np.asarray(log_unit, dtype),
+        key=key,
+    )
+    ranking = np.asarray(ranking)
+    return _ranked(candidates, points, ranking[available[ranking]], tried, is_forced=False)
+
+
+def _left_of(points: np.ndarray, trials: arrays.TrialArrays) -> np.ndarray:
+    tried = trials.points
+    return unit_points.left_to_try(points, tried, tried[trials.is_failed], tried[trials.is_told])
+
+
+def _ranked(
+    choices: Candidates, points: np.ndarray, order: np.ndarray, tried: np.ndarray, *, is_forced: bool
+) -> NextConfig:
+    first, *others = (int(place) for place in order)
+    return NextConfig(
+        choices.config(first, points[first]),
+        (choices.config(place, points[place]) for place in others),
+        is_forced,
+        unit_points.was_tried(points[first], tried),
+    )
+
+
+@eqx.filter_jit
+def _best_candidates(
+    policy: AbstractPolicy,
+    scaling: Standardise,
+    knowledge: engine.Knowledge,
+    features: AbstractFeatures,
+    rows: arrays.OwnRows | engine.OwnTrials,
+    fixed_features: Float[Array, "fixed features"],
+    near: Float[Any, "near dim"] | None,
+    available: Bool[Any, " candidates"],
+    log_units: Float[Any, ""],
+    *,
+    key: PRNGKeyArray,
+) -> Int[Array, " ranked"]:
+    """`engine.suggest` with the features of the new points: one compiled call from the trials to a choice."""
+    if near is not None:
+        fixed_features = jnp.concatenate([fixed_features, features(near)])
+    own = rows.with_features(features) if isinstance(rows, arrays.OwnRows) else rows
+    return engine.suggest(
+        policy, scaling, knowledge, own, fixed_features, available, log_units, key=key
+    ).ranking

@@ -1,0 +1,170 @@
+"""The model of a search space: all that a space and a mode decide, for the tuner and for the integrations.
+
+| field               | what it is                                                                      |
+|---------------------|---------------------------------------------------------------------------------|
+| `features`, `names` | the dictionary of base kernels, and the names of its groups                     |
+| `points`, `configs` | what may be chosen from, where that is a list and not a box                     |
+| `learner`, `policy` | how past tasks become a prior, and how a posterior becomes a choice             |
+| `scaling`           | the units of the scores                                                         |
+
+Any meta-learner and any policy that `jlibo.run_lifelong` takes will do; a mode names one of each.
+"""
+
+import dataclasses
+import warnings
+from collections.abc import Iterable, Mapping
+from typing import Any, final
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float64
+
+from jlibo.checks import check_shape, fail
+from jlibo.meta import AbstractMetaLearner, Setting
+from jlibo.meta.base import check_run_noise
+from jlibo.policies import AbstractPolicy
+from jlibo.prior import Prior
+from jlibo.standardise import Standardise
+from jlibo.tune import candidates as candidate_points
+from jlibo.tune import modes
+from jlibo.tune.dictionary import MANY_FEATURES, LargeDictionaryWarning, SpaceFeatures
+from jlibo.tune.parameters import Categorical, Float, Value
+from jlibo.tune.space import SearchSpace
+
+SMALLER: tuple[dict[str, Any], ...] = (
+    {},
+    {"num_pair_basis": 2},
+    {"num_pair_basis": 1},
+    {"interactions": False},
+    {"interactions": False, "num_basis": 3},
+)
+"""Sizes of the dictionary, largest first; by default the first with at most `MANY_FEATURES` is used."""
+CHECKED_TASKS, CHECKED_BUDGET = 128, 50
+"""A learner's schedule of exploration is checked for so many tasks of so many trials."""
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Model:
+    """All that a space and a mode decide. Made by `make_model`."""
+
+    space: SearchSpace
+    features: SpaceFeatures
+    """Without the names and ranges of the space, so that spaces of one shape share compiled programs."""
+    names: tuple[str, ...]
+    """Of the groups of the features."""
+    points: Float64[np.ndarray, "configs dim"] | None
+    """All unit points that may be chosen, if they are a list; None: any point of the unit box."""
+    configs: tuple[dict[str, Value], ...] | None
+    """The configurations at `points`, where they were given: a unit point alone is exact to round-off."""
+    learner: AbstractMetaLearner
+    policy: AbstractPolicy
+    scaling: Standardise
+
+    def setting(self, num_tasks: int, num_trials: int) -> Setting:
+        """The sizes of a history of `num_tasks` tasks with at most `num_trials` trials each."""
+        return _setting(self.features, num_tasks, num_trials, num_trials)
+
+
+def make_model(
+    space: SearchSpace,
+    *,
+    mode: str = "adaptive",
+    learner: AbstractMetaLearner | None = None,
+    policy: AbstractPolicy | None = None,
+    candidates: Iterable[Mapping[str, Any]] | None = None,
+    sizes: Mapping[str, Any] | None = None,
+) -> Model:
+    """The model on `space`.
+
+    **Arguments:**
+
+    - `mode`: "adaptive" or "paper", see `jlibo.tune.modes`.
+    - `learner`, `policy`: used instead of those of the mode.
+    - `candidates`: the only configurations that may be chosen. Without, all of a small finite space, or the
+      whole box.
+    - `sizes`: of the dictionary, see `jlibo.tune.space_features`; None: the largest of those that are quick.
+    """
+    is_own = learner is not None or policy is not None
+    mode_learner, mode_policy = modes.make_learner(mode), modes.make_policy(mode)
+    learner = mode_learner if learner is None else learner
+    policy = mode_policy if policy is None else policy
+    features = _quick_features(space) if sizes is None else space.features(**sizes)
+    if is_own:
+        _check_parts(learner, policy, features)
+    configs, points = None, candidate_points.whole_space(space)
+    if candidates is not None:
+        configs, points = _listed(space, candidates)
+    return Model(
+        space,
+        without_names(features),
+        features.names,
+        points,
+        configs,
+        learner,
+        policy,
+        modes.make_scaling(),
+    )
+
+
+def without_names(features: SpaceFeatures) -> SpaceFeatures:
+    """The same features of a space without its names and ranges, as they depend on unit points alone.
+
+    So all spaces of one shape share a compiled program.
+    """
+    kinds = [
+        Categorical(range(one.num_values)) if isinstance(one, Categorical) else Float(0, 1)
+        for one in features.space.values()
+    ]
+    nameless = SearchSpace({f"{place:06}": kind for place, kind in enumerate(kinds)})
+    names = tuple(f"{group}" for group in range(features.num_groups))
+    return dataclasses.replace(features, space=nameless, names=names)
+
+
+def _quick_features(space: SearchSpace) -> SpaceFeatures:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LargeDictionaryWarning)
+        made = [space.features(**SMALLER[0])]
+        for sizes in SMALLER[1:]:
+            if made[-1].num_features <= MANY_FEATURES:
+                break
+            made.append(space.features(**sizes))
+    return made[-1]
+
+
+def _listed(
+    space: SearchSpace, candidates: Iterable[Mapping[str, Any]]
+) -> tuple[tuple[dict[str, Value], ...], Float64[np.ndarray, "configs dim"]]:
+    if not isinstance(candidates, Iterable):
+        fail("candidates", "a list of configurations", f"{candidates!r} ({type(candidates).__name__})")
+    configs = tuple(space.validate(config) for config in candidates)
+    if not configs:
+        fail("candidates", "at least one configuration", "none")
+    points = np.asarray([space.to_unit(config) for config in configs])
+    check_shape("candidates", points, ("candidates", space.num_parameters))
+    return configs, points
+
+
+def _check_parts(learner: Any, policy: Any, features: SpaceFeatures) -> None:
+    """Refuse a learner or a policy that cannot be used with these features."""
+    for name, part, kind, example in (
+        ("learner", learner, AbstractMetaLearner, "jlibo.MetaKGL(lam=0.1, omega=0.1)"),
+        ("policy", policy, AbstractPolicy, "jlibo.GPUCB(nu=2.0, noise_std=0.1)"),
+    ):
+        if not isinstance(part, kind):
+            fail(name, f"an {kind.__name__}, such as {example}", f"{part!r} ({type(part).__name__})")
+    most = int(learner.exploration.counts(CHECKED_TASKS, CHECKED_BUDGET).max())
+    setting = _setting(features, 1, CHECKED_BUDGET, most)
+    check_run_noise(policy.noise_std, learner, setting)
+    # Traced without computing. A learner of exploration data refuses a schedule without exploration here.
+    prior = eqx.filter_eval_shape(lambda: learner.prior(learner.init(setting), setting))
+    size = (prior if isinstance(prior, Prior) else prior.components).mean.shape[-1]
+    if size != features.num_features:
+        expected = f"one whose prior is over the {features.num_features} features of the space"
+        fail("learner", f"{expected} (`space.features()`)", f"{size} features")
+
+
+def _setting(features: SpaceFeatures, num_tasks: int, num_trials: int, max_explore: int) -> Setting:
+    dtype = jnp.result_type(float)
+    return Setting(features.groups, num_tasks, num_trials, max_explore, dtype, features.free_groups)
