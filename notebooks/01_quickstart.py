@@ -28,8 +28,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import jlibo
-from jlibo import plot
-from jlibo.lifelong import metrics
+from jlibo import metrics, plot
 
 small = os.environ.get("JLIBO_NOTEBOOK_SMALL") == "1"  # the test suite plays a tiny version
 num_seeds, num_tasks, horizon, num_kernels = (2, 4, 12, 8) if small else (10, 20, 100, 50)

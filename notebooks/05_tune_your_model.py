@@ -174,7 +174,7 @@ _ = ax.legend(frameon=False)
 # %% [markdown]
 # The first task has no past, so the two columns are alike. In our run the memory is ahead in five of the
 # seven later tasks, often by far, and behind in two. Eight problems are few, and single counts depend on
-# luck; the README has the same comparison on 49 data sets.
+# luck; docs/results.md has the same comparison on 49 data sets.
 #
 # ## What was learned
 #

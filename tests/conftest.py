@@ -23,6 +23,7 @@ if (
 import hypothesis
 import jax
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 jax.config.update("jax_platforms", os.environ["JAX_PLATFORMS"])  # also when a plugin imported jax before us
 jax.config.update("jax_enable_x64", True)
@@ -62,6 +63,15 @@ def count_traces(fn: Callable[..., Any]) -> tuple[Callable[..., Any], TraceCount
 @pytest.fixture(name="count_traces", scope="session")
 def _count_traces() -> Callable[..., tuple[Callable[..., Any], TraceCounter]]:
     return count_traces
+
+
+@pytest.fixture(autouse=True)
+def _no_compilation_cache() -> Iterator[None]:
+    """Undo what the command line sets in this process: later tests must not write to its cache."""
+    yield
+    if jax.config.jax_compilation_cache_dir:
+        jax.config.update("jax_compilation_cache_dir", None)
+        compilation_cache.reset_cache()
 
 
 @pytest.fixture

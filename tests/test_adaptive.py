@@ -15,6 +15,7 @@ from scipy.stats import multivariate_normal
 import jlibo
 from jlibo import AdaptiveMetaKGL, FirstTasksExploration, FixedPrior, Prior, SelfTunedMetaKGL
 from jlibo.belief.belief import component_weights, observe, start
+from jlibo.belief.moments import Units
 from jlibo.belief.scaling import Standardise
 from jlibo.meta import Setting, TaskData
 from jlibo.meta.base import selected_prior

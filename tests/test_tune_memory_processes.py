@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and 
 
 PREAMBLE = """
 import json, os, random, signal, sqlite3, sys, time
-from jlibo.tune.memory import Memory, MemoryFileError, new_owner
+from jlibo.tune.memory.memory import Memory, MemoryFileError, new_owner
 from jlibo.tune.space import Categorical, Float, SearchSpace
 
 SPACE = SearchSpace(alpha=Float(0, 1), lam=Float(1e-4, 1e4, log=True), kind=Categorical(["a", "b"]))

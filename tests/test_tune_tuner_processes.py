@@ -18,7 +18,7 @@ SCRIPT = """
     import json, os, random, signal, sqlite3, sys, time
     import numpy as np
     import jlibo
-    from jlibo.tune.memory import Memory, new_owner
+    from jlibo.tune.memory.memory import Memory, new_owner
 
     SPACE = jlibo.SearchSpace(alpha=jlibo.Float(0, 1), lam=jlibo.Float(1e-4, 1e4, log=True))
     path, rng = sys.argv[1], np.random.default_rng(0)

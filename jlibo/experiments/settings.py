@@ -16,7 +16,7 @@
 | `explore_scale`     | a factor on n_s, the forced exploration steps; 1 in the paper                |
 
 An experiment ending in `-tuned` has the same name without it as its printed setting: there the printed
-hyper-parameters do not give the paper's finding in our reading, and README.md says why. The settings of
+hyper-parameters do not give the paper's finding in our reading, and docs/results.md says why. The settings of
 `lifelong-glmnet-practitioner` were chosen on the other half of the data sets (benchmarks/choose_glmnet.py).
 """
 
