@@ -23,9 +23,8 @@ import os
 
 import numpy as np
 
-from jlibo import plot
+from jlibo import metrics, plot
 from jlibo.experiments import REGISTRY, find, override, run_experiment, summarise
-from jlibo.lifelong import metrics
 
 small = os.environ.get("JLIBO_NOTEBOOK_SMALL") == "1"  # the test suite plays a tiny version
 num_seeds = 2 if small else 20

@@ -241,7 +241,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # it looks for widgets of the notebook, which we do not need
     import optuna
 
-from jlibo.integrations.optuna.sampler import LiBOSampler
+from jlibo.integrations.optuna import LiBOSampler
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 data = problem(datasets.load_digits, (5, 6), lambda y: y == 5)

@@ -20,6 +20,7 @@ from jax import export
 
 import jlibo
 from jlibo.belief import posterior as gp
+from jlibo.belief.moments import Moments
 from jlibo.belief.prior import semidefinite_cholesky
 from jlibo.experiments import runner
 from jlibo.experiments.settings import find
