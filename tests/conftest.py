@@ -1,11 +1,14 @@
 """The suite's settings: made before jax starts, so that they hold in every test and every worker process."""
 
+import ctypes
 import functools
+import gc
 import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 # As many concurrent executions as XLA has pool threads can deadlock jax 0.10 on CPU: keep the pool larger.
@@ -41,6 +44,9 @@ hypothesis.settings.register_profile("thorough", hypothesis.settings.get_profile
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
+MEMORY_LIMIT = 1_500_000_000  # bytes of a worker, above which compiled programs are dropped
+
+
 @dataclass
 class TraceCounter:
     """How often a function's Python body has run: under `jit`, how often it was traced."""
@@ -72,6 +78,30 @@ def _no_compilation_cache() -> Iterator[None]:
     if jax.config.jax_compilation_cache_dir:
         jax.config.update("jax_compilation_cache_dir", None)
         compilation_cache.reset_cache()
+
+
+def _resident_bytes() -> int:
+    """This process's resident memory, or 0 where /proc does not exist."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _bounded_memory() -> Iterator[None]:
+    """Drop compiled programs between modules once they take much memory.
+
+    jax keeps every compiled program for the life of the process. A whole suite of them takes gigabytes and
+    more memory mappings than Linux allows a process (65,530), after which the compiler crashes.
+    """
+    yield
+    if _resident_bytes() > MEMORY_LIMIT:
+        jax.clear_caches()
+        gc.collect()
+        if hasattr(ctypes.CDLL(None), "malloc_trim"):  # glibc keeps freed memory otherwise
+            ctypes.CDLL(None).malloc_trim(0)
 
 
 @pytest.fixture
