@@ -11,7 +11,6 @@ within a tenth of each other, and five seeds rank them otherwise than twenty.
 """
 
 import argparse
-import dataclasses
 import json
 import tempfile
 
@@ -28,9 +27,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Choose the practitioner's settings on the first half.")
     parser.add_argument("--seeds", type=int, default=20)
     options = parser.parse_args()
-    base = dataclasses.replace(
-        experiments.find("lifelong-glmnet-practitioner"), name="choice", half="first", num_tasks=26
-    )
+    base = experiments.find("lifelong-glmnet-practitioner").changed({"half": "first", "num_tasks": 26})
     rows = []
     with tempfile.TemporaryDirectory() as cache:
         # The settings are data, so that all runs share one program.
@@ -40,10 +37,10 @@ def main() -> None:
         print(f"{'nu':>4} {'lam':>6} {'omega':>6}  {heading}")
         for nu in NUS:
             for lam, omega in LAMS_AND_OMEGAS:
-                setting = dataclasses.replace(
-                    base, nu=nu, lam=lam, omega=omega, lam_federated=lam, omega_federated=omega
+                pairs = {"lam": lam, "omega": omega, "lam_federated": lam, "omega_federated": omega}
+                result = experiments.run_experiment(
+                    base.changed({"nu": nu, **pairs}), num_seeds=options.seeds
                 )
-                result = experiments.run_experiment(setting, num_seeds=options.seeds)
                 agents = experiments.summarise(result)["agents"]
                 for agent in ("full", "libo", "flibo"):
                     simple = [

@@ -49,15 +49,13 @@ def time_product(size):
 def main():
     parser = harness.arguments(__doc__)
     options = parser.parse_args()
-    import dataclasses
-
     import jax
 
-    from jlibo.experiments.settings import find
+    from jlibo.experiments import find
 
     experiment = find("lifelong-cosine")
     if options.quick:
-        experiment = dataclasses.replace(experiment, num_tasks=2, horizon=10)
+        experiment = experiment.changed({"num_tasks": 2, "horizon": 10})
     device = jax.devices()[0]
     is_accelerator = device.platform != "cpu"
     if not is_accelerator:

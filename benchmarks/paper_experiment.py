@@ -63,35 +63,25 @@ def world_of(experiment, num_seeds):
     import jax.numpy as jnp
     from numpy_baselines import Numbers, World
 
-    from jlibo.experiments import runner, worlds
     from jlibo.lifelong.one_task import draw_task
 
-    features = worlds.make_features(experiment)
-    numbers = runner._numbers(experiment)
+    protocol = experiment.make_protocol()
 
     @jax.jit
     @jax.vmap
     def draw(seed):
-        env, _, key = runner._one_seed(experiment, features, seed, numbers)
-        tasks = jnp.arange(experiment.num_tasks)
-        draws = jax.vmap(lambda index: draw_task(env, index, experiment.horizon, key=key))(tasks)
-        return env.support, draws.task.values, draws.noise, draws.exploration, features(env.candidates)
+        world = experiment.make_world(key=jax.random.fold_in(jax.random.key(0), seed))
+        env, tasks = world.env, jnp.arange(protocol.num_tasks)
+        draws = jax.vmap(lambda index: draw_task(env, index, protocol.horizon, key=world.key))(tasks)
+        return env.support, draws.task.values, draws.noise, draws.exploration, world.features(env.candidates)
 
     support, values, noise, exploration, rows = jax.tree.map(
         np.asarray, draw(np.arange(num_seeds, dtype=np.uint32))
     )
     supports = [set(np.flatnonzero(chosen)) for chosen in support]
     world = World(np.asarray(rows[0], np.float64), supports, values, noise, exploration)
-    settings = Numbers(
-        experiment.nu,
-        experiment.regulariser,
-        experiment.lam,
-        experiment.lam_federated,
-        experiment.omega,
-        experiment.alpha,
-        worlds.SOLVER_TOL,
-    )
-    return world, settings
+    names = ("nu", "regulariser", "lam", "lam_federated", "omega", "alpha", "tol")
+    return world, Numbers(*(experiment[name] for name in names))
 
 
 def chosen_solver(world, numbers, num_rows):
@@ -135,17 +125,15 @@ def with_threads(function, threads):
 
 def agreement(num_seeds=2, num_tasks=4, horizon=25):
     """The share of actions and selections that jlibo and both NumPy versions have in common, in float64."""
-    import dataclasses
 
     import jax
 
     with jax.enable_x64(True):
         from numpy_baselines import AGENTS, run_careful, run_plain
 
-        from jlibo.experiments import run_experiment
-        from jlibo.experiments.settings import find
+        from jlibo.experiments import find, run_experiment
 
-        experiment = dataclasses.replace(find("lifelong-cosine"), num_tasks=num_tasks, horizon=horizon)
+        experiment = find("lifelong-cosine").changed({"num_tasks": num_tasks, "horizon": horizon})
         ours = run_experiment(experiment, num_seeds=num_seeds)
         world, numbers = world_of(experiment, num_seeds)
         solver = chosen_solver(world, numbers, num_rows=5)
@@ -177,12 +165,9 @@ def run_child(request):
 
 
 def make_experiment(quick):
-    import dataclasses
+    from jlibo.experiments import find
 
-    from jlibo.experiments.settings import find
-
-    experiment = find("lifelong-cosine")
-    return dataclasses.replace(experiment, num_tasks=3, horizon=15) if quick else experiment
+    return find("lifelong-cosine").changed({"num_tasks": 3, "horizon": 15} if quick else {})
 
 
 def fresh_processes(num_seeds, quick, repeats):
@@ -230,7 +215,7 @@ def main():
     prepared = prepare_experiment(experiment, num_seeds=num_seeds)
     one_thread = prepare_experiment(experiment, num_seeds=num_seeds, num_threads=1)
     world, numbers = world_of(experiment, num_seeds)
-    solver = chosen_solver(world, numbers, num_rows=max(1, int(experiment.horizon**0.5)))
+    solver = chosen_solver(world, numbers, num_rows=max(1, int(experiment["horizon"] ** 0.5)))
 
     def plain():
         baselines.run_plain(world, 0, numbers, solver)
@@ -302,8 +287,8 @@ def main():
         runs={name: timing.runs for name, timing in timings.items()},
         tables=[
             dict(
-                title=f"{experiment.name}: {num_seeds} seeds x 4 agents x {experiment.num_tasks} tasks x "
-                f"{experiment.horizon} steps x 1,000 candidates",
+                title=f"{experiment.name}: {num_seeds} seeds x 4 agents x {experiment['num_tasks']} tasks x "
+                f"{experiment['horizon']} steps x 1,000 candidates",
                 header=["what", "seconds", "(a) / it", "(b) / it", "how"],
                 rows=rows,
             ),

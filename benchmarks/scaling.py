@@ -48,14 +48,12 @@ def run_child(request):
 
 
 def seeds_run(num_seeds, base):
-    import dataclasses
-
     import jax
 
+    from jlibo.experiments import find
     from jlibo.experiments.runner import prepare_experiment
-    from jlibo.experiments.settings import find
 
-    experiment = dataclasses.replace(find("lifelong-cosine"), num_tasks=base["tasks"], horizon=base["steps"])
+    experiment = find("lifelong-cosine").changed({"num_tasks": base["tasks"], "horizon": base["steps"]})
     prepared = prepare_experiment(experiment, num_seeds=num_seeds)
     repeats = 3 if num_seeds <= 1000 else 1
     seconds, result = [], None

@@ -13,8 +13,10 @@ import numpy as np
 
 from jlibo.cli.failures import IO_ERROR, USAGE_ERROR, UsageError, explain_os_error, plus_minus, say
 from jlibo.experiments.budget import check_fits
+from jlibo.experiments.experiment import Experiment
+from jlibo.experiments.registry import REGISTRY, find, load_experiments
 from jlibo.experiments.run_folder import RunFolderError, check_replaceable, clear_leftovers
-from jlibo.experiments.settings import REGISTRY, Experiment, SettingError, find, override
+from jlibo.experiments.spec import SettingError
 from jlibo.printable import printable
 from jlibo.sweeps.program_cache import keep_programs
 
@@ -29,6 +31,7 @@ BROKEN_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)
 def add_parsers(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add `list` and `reproduce` to the commands of `jlibo`."""
     listing = commands.add_parser("list", help="show the experiments")
+    _add_experiments(listing)
     listing.set_defaults(run=_list)
 
     reproduce = commands.add_parser(
@@ -45,6 +48,7 @@ def add_parsers(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     reproduce.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", help="change a setting, such as lam=0.3"
     )
+    _add_experiments(reproduce)
     reproduce.add_argument("--x64", action="store_true", help="compute in double precision")
     reproduce.add_argument(
         "--no-cache", action="store_true", help="do not keep compiled programs in the user's cache folder"
@@ -52,20 +56,29 @@ def add_parsers(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     reproduce.set_defaults(run=_reproduce)
 
 
+def _add_experiments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--experiments",
+        metavar="FILE.py",
+        help="run this Python file first, which registers experiments of your own",
+    )
+
+
 def _list(options: argparse.Namespace) -> int:
+    if options.experiments is not None:
+        load_experiments(options.experiments)
     from rich.console import Console
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
-    for heading in ("experiment", "what it is", "lam", "lam (federated)", "tasks x steps"):
+    for heading in ("experiment", "what it is", "agents", "tasks x steps"):
         table.add_column(heading, no_wrap=heading == "experiment")
     for experiment in REGISTRY.values():
         table.add_row(
             experiment.name,
             experiment.summary,
-            f"{experiment.lam:g}",
-            f"{experiment.lam_federated:g}",
-            f"{experiment.num_tasks} x {experiment.horizon}",
+            ", ".join(experiment.agents),
+            f"{experiment.make_protocol().num_tasks} x {experiment.make_protocol().horizon}",
         )
     Console().print(table)
     return 0
@@ -86,6 +99,7 @@ def _reproduce(options: argparse.Namespace) -> int:
         keep_programs()
     from jlibo.experiments.folder import NotWritten, run_name, write_result
     from jlibo.experiments.runner import run_experiment
+    from jlibo.sweeps.progress import bar
 
     folder = Path(options.out)
     _check_folder(folder)
@@ -94,7 +108,7 @@ def _reproduce(options: argparse.Namespace) -> int:
     # Until here the process has only started and imported, on one core, so CPU time is wall time.
     import_seconds = time.process_time()
     for experiment in experiments:
-        with _progress(experiment.name) as report:
+        with bar(experiment.name) as report:
             result = run_experiment(
                 experiment, num_seeds=num_seeds, first_seed=first_seed, progress_fn=report
             )
@@ -122,17 +136,15 @@ def _check_seeds(seeds: str, first_seed: str) -> tuple[int, int]:
 
 
 def _check_experiments(options: argparse.Namespace, num_seeds: int) -> list[Experiment]:
-    from jlibo.experiments.runner import MAX_SEEDS_AT_ONCE
-    from jlibo.experiments.worlds import check_num_tasks
-
+    if options.experiments is not None:
+        load_experiments(options.experiments)
     changes = dict(_assignment(text) for text in options.set)
-    experiments = [override(find(name), changes) for name in dict.fromkeys(options.names)]
+    experiments = [find(name).changed(changes) for name in dict.fromkeys(options.names)]
     for experiment in experiments:
-        check_num_tasks(experiment)
         check_fits(
             experiment,
             num_seeds,
-            seeds_at_once=MAX_SEEDS_AT_ONCE[experiment.kind],
+            seeds_at_once=experiment.make_protocol().seeds_at_once,
             itemsize=8 if options.x64 else 4,
         )
     return experiments
@@ -164,56 +176,26 @@ def _say_not_written(error: Exception, kept: Path | None) -> int:
     return IO_ERROR if isinstance(error, OSError) else USAGE_ERROR
 
 
-class _progress:
-    """A bar with an estimate of the time left; on a terminal that can draw one, else silent."""
-
-    def __init__(self, name: str):
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
-        console = Console(stderr=True)
-        self._bar = Progress(
-            TextColumn("{task.fields[name]} [dim]{task.description}"),
-            BarColumn(),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        )
-        self._task = self._bar.add_task("starting", total=1.0, name=name)
-
-    def __enter__(self):
-        self._bar.start()
-
-        def report(share: float, words: str) -> None:
-            self._bar.update(self._task, completed=share, description=words)
-
-        return report
-
-    def __exit__(self, *_):
-        self._bar.stop()
-
-
 def _print_table(result, path: Path | None, import_seconds: float) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     from jlibo.experiments.folder import run_title
-    from jlibo.experiments.runner import summarise
+    from jlibo.experiments.summary import summarise
+    from jlibo.lifelong.offline import OfflineResult
     from jlibo.solver.solution import Status, count_statuses
 
     sign = plus_minus()
     summary = summarise(result)
-    offline = result.experiment.kind == "offline"
-    heading = f"regret after {result.experiment.num_tasks} tasks" if offline else "lifelong regret"
+    protocol = result.experiment.make_protocol()
+    offline = all(isinstance(run, OfflineResult) for run in result.results.values())
+    heading = f"regret after {protocol.num_tasks} tasks" if offline else "lifelong regret"
     table = Table(title=f"{run_title(result.experiment)}, {result.num_seeds} seeds", title_justify="left")
     table.add_column("agent")
     # With a known true support, recovery is shown; without, as in tuning, the simple regret is.
     tuning = result.true_support is None
-    early = min(10, result.experiment.horizon)
+    early = min(10, protocol.horizon)
     if tuning:
         columns = ("kernels at the end", f"best after {early}", "best in the end")
     else:
@@ -230,7 +212,7 @@ def _print_table(result, path: Path | None, import_seconds: float) -> None:
         kernels = f"{agent['support_size'][-1]:.1f}"
         if tuning:
             simple = agent["simple_regret"]["last_half"]
-            best = [simple[str(step)] for step in (early, result.experiment.horizon)]
+            best = [simple[str(step)] for step in (early, protocol.horizon)]
             cells = [kernels, *(f"{cell['mean']:.5f} {sign} {cell['se']:.5f}" for cell in best)]
         else:
             recovered = f"{agent['recovery_rate'][-1]:.0%}"

@@ -20,8 +20,10 @@ import numpy as np
 from jlibo import files
 from jlibo.cli.failures import FAULT, plus_minus, say
 from jlibo.experiments.config import ConfigError, SweepConfig, read_config
-from jlibo.experiments.settings import SettingError
-from jlibo.experiments.sweep_run import ExperimentRun
+from jlibo.experiments.protocols import Offline
+from jlibo.experiments.registry import load_experiments
+from jlibo.experiments.run import ExperimentRun
+from jlibo.experiments.spec import SettingError
 from jlibo.lifelong import metrics
 from jlibo.printable import described, printable
 from jlibo.startup import INTERRUPTED
@@ -58,6 +60,11 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         action="store_true",
         help="run as one of several processes (jax.distributed) that, for example, Slurm started",
     )
+    parser.add_argument(
+        "--experiments",
+        metavar="FILE.py",
+        help="run this Python file first, which registers experiments of your own",
+    )
     parser.add_argument("--x64", action="store_true", help="compute in double precision")
     parser.add_argument(
         "--no-cache", action="store_true", help="do not keep compiled programs in the user's cache folder"
@@ -67,6 +74,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def _run(options: argparse.Namespace) -> int:
     num_devices, num_workers = _check_options(options)
+    if options.experiments is not None:
+        load_experiments(options.experiments)
     # Workers elsewhere can have more memory than this machine.
     config = read_config(options.config, memory=None if options.dask in (None, "local") else _ANY_MEMORY)
 
@@ -90,12 +99,14 @@ def _run(options: argparse.Namespace) -> int:
                 chunk=config.chunk,
                 memory_budget=config.memory_budget,
                 devices=num_devices,
+                num_threads=_num_threads(jax, options),
                 dims=run_fn.dims,
                 coords=run_fn.coords,
                 out=options.out,
                 client=client,
                 progress=report_fn if sys.stderr.isatty() else False,
                 attrs=config.record(),
+                program_name=_program_name(run_fn),
                 key=jax.random.key(0),
             )
     except BaseException as error:
@@ -114,6 +125,20 @@ def _run(options: argparse.Namespace) -> int:
                 write_summary(rows, folder / "summary.csv")
         _print_table(config, rows, options.out)
     return 0
+
+
+def _num_threads(jax: Any, options: argparse.Namespace) -> int:
+    """Return the number of chunks at a time: with a single CPU device, as many as there are cores."""
+    from jlibo.sweeps.engines import usual_threads
+
+    alone = options.dask is None and len(jax.local_devices()) == 1
+    return usual_threads() if alone else 1
+
+
+def _program_name(run_fn: ExperimentRun) -> str | None:
+    """Return the name under which the traced program is stored. Unlike in `reproduce`, data are constants."""
+    name = run_fn.experiment.program_name()
+    return None if name is None else f"sweep {name} {run_fn.experiment.data()} {run_fn.outputs}"
 
 
 def _was_interrupted(error: BaseException | None) -> bool:
@@ -242,7 +267,7 @@ def _without_log() -> Iterator[None]:
 
 def summary_rows(config: SweepConfig, result: Labelled) -> list[dict[str, Any]]:
     """Return a row per point and agent: settings, mean and standard error over seeds."""
-    offline = config.experiment.kind == "offline"
+    offline = isinstance(config.experiment.make_protocol(), Offline)
     regret = result["task_regret"].astype(np.float64)
     # Lifelong experiments report the regret of all tasks, offline ones the regret after the last task.
     total = regret[..., -1] if offline else regret.sum(-1)
@@ -280,7 +305,7 @@ def _print_table(config: SweepConfig, rows: list[dict[str, Any]], out: str | Non
     from rich.console import Console
     from rich.table import Table
 
-    offline = config.experiment.kind == "offline"
+    offline = isinstance(config.experiment.make_protocol(), Offline)
     table = Table(
         title=f"{config.experiment.name}, {config.num_seeds} seeds from {config.first_seed}",
         title_justify="left",

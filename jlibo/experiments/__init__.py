@@ -1,17 +1,29 @@
-"""The paper's experiments: settings as data, one runner, and a folder of results for each."""
+"""Experiments: specifications, a registry with the paper's experiments, a runner, and folders of results."""
 
-from jlibo.experiments.runner import ExperimentResult, run_experiment, summarise
-from jlibo.experiments.settings import REGISTRY, Experiment, SettingError, find, override
+from jlibo.experiments.experiment import Experiment
+from jlibo.experiments.parts import oracle, random_search
+from jlibo.experiments.protocols import Lifelong, Offline
+from jlibo.experiments.registry import REGISTRY, find, load_experiments, override, register
+from jlibo.experiments.runner import ExperimentResult, run_experiment
+from jlibo.experiments.spec import SettingError, Spec
+from jlibo.experiments.summary import summarise
 from jlibo.lifelong.offline import OfflineResult, run_offline
 
 __all__ = [
     "REGISTRY",
     "Experiment",
     "ExperimentResult",
+    "Lifelong",
+    "Offline",
     "OfflineResult",
     "SettingError",
+    "Spec",
     "find",
+    "load_experiments",
+    "oracle",
     "override",
+    "random_search",
+    "register",
     "run_experiment",
     "run_offline",
     "summarise",

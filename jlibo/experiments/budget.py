@@ -4,7 +4,9 @@ Only arrays that cannot be avoided are counted. The actual need is higher, so wh
 not fit.
 """
 
-from jlibo.experiments.settings import Experiment, SettingError
+from jlibo.experiments.experiment import Experiment
+from jlibo.experiments.protocols import Offline
+from jlibo.experiments.spec import SettingError
 from jlibo.sweeps.budget import free_host_memory
 
 GRID = 1000
@@ -12,26 +14,32 @@ GRID = 1000
 
 
 def bytes_of_results(experiment: Experiment, num_seeds: int, *, itemsize: int = 4) -> int:
-    """Return the bytes of the results of all seeds, which exist twice while batches are concatenated."""
-    # Regret and reward, an action (4 bytes), and whether it was explored (1 byte).
-    step = itemsize if experiment.kind == "offline" else 2 * itemsize + 5
-    task = step * experiment.horizon + experiment.num_features
-    return 2 * num_seeds * len(experiment.agents) * experiment.num_tasks * task
+    """Return the bytes of the results of all seeds, which exist twice while chunks are concatenated."""
+    protocol = experiment.make_protocol()
+    task = protocol.bytes_per_step(itemsize) * protocol.horizon + _num_features(experiment)
+    return 2 * num_seeds * len(experiment.agents) * protocol.num_tasks * task
 
 
 def bytes_of_batch(experiment: Experiment, seeds_at_once: int, *, itemsize: int = 4) -> int:
     """Return a lower bound on the bytes that the agents of a batch of seeds hold during a run."""
-    num_features, num_tasks = experiment.num_features, experiment.num_tasks
-    candidates = GRID * num_features if experiment.environment == "synthetic" else 0
+    num_features, protocol = _num_features(experiment), experiment.make_protocol()
+    settings = experiment.settings()
+    candidates = GRID * num_features if "support_size" in settings else 0
     posterior = num_features**2
-    if experiment.kind == "offline":
+    if isinstance(protocol, Offline):
         # The priors learned after each number of tasks are evaluated at the same time.
-        posterior *= num_tasks
-        rows = min(experiment.offline_rows, num_features)
+        posterior *= protocol.num_tasks
+        rows = min(protocol.offline_rows, num_features)
     else:
-        rows = min(experiment.horizon, num_features) if experiment.data == "all" else 1
-    history = num_tasks * (rows + 1) * num_features
+        rows = min(protocol.horizon, num_features) if settings.get("data") == "all" else 1
+    history = protocol.num_tasks * (rows + 1) * num_features
     return itemsize * (candidates + seeds_at_once * (len(experiment.agents) * posterior + 2 * history))
+
+
+def _num_features(experiment: Experiment) -> int:
+    """Return the number of features as far as the settings say."""
+    number = experiment.settings().get("num_features", 1)
+    return number if isinstance(number, int) else 1
 
 
 def check_fits(
@@ -52,7 +60,10 @@ def check_fits(
     if needed(num_seeds) <= budget:
         return
     if needed(1) > budget:
-        sizes = {name: getattr(experiment, name) for name in ("num_features", "num_tasks", "horizon")}
+        settings = experiment.settings()
+        sizes = {
+            name: settings[name] for name in ("num_features", "num_tasks", "horizon") if name in settings
+        }
         shown = ", ".join(f"{name}={value}" for name, value in sizes.items())
         raise SettingError(
             f"{experiment.name}: {shown} need at least {_gigabytes(needed(1))} of memory for one seed, "

@@ -7,7 +7,7 @@
 | `first_seed` | the first seed (default 0)                                                            |
 | `chunk`      | runs in one batch on a device; by default chosen to fit into `memory_gb`              |
 | `memory_gb`  | memory budget per device in GiB; by default half of the free memory                   |
-| `outputs`    | the outputs to store, names of `OUTPUTS`; by default `DEFAULT_OUTPUTS`                |
+| `outputs`    | the outputs to store, see `run.outputs_of`; by default `DEFAULT_OUTPUTS`              |
 | `[set]`      | settings for all points                                                               |
 | `[grid]`     | settings that vary: all combinations                                                  |
 | `[[points]]` | settings that vary: a list of points, instead of `[grid]`                             |
@@ -25,32 +25,17 @@ from pathlib import Path
 from typing import Any, final
 
 from jlibo.checks import did_you_mean_or_known
-from jlibo.experiments import worlds
 from jlibo.experiments.budget import check_fits
-from jlibo.experiments.settings import Experiment, SettingError, find, override
-from jlibo.experiments.sweep_run import ONLY_LIFELONG, OUTPUTS
+from jlibo.experiments.experiment import Experiment
+from jlibo.experiments.registry import find
+from jlibo.experiments.run import outputs_of
+from jlibo.experiments.spec import SettingError
 from jlibo.host_memory import free_host_memory, in_units
 from jlibo.printable import described, printable
 
-SWEPT = (
-    "lam",
-    "lam_federated",
-    "omega",
-    "omega_federated",
-    "alpha",
-    "nu",
-    "regulariser",
-    "norm_bound",
-    "beta_min",
-    "noise_std",
-)
-"""Settings that are data to the compiled program. All others, also `explore_scale`, are static."""
-
 DEFAULT_OUTPUTS = ("task_regret", "support_size", "recovery", "fell_back", "status")
-
-
-COUPLED = ("norm_bound", "beta_min")
-"""Swept settings that `settings.override` compares with each other."""
+MAX_COMBINATIONS = 10_000
+"""Largest grid whose points are all checked before the sweep; of a larger one, each value is."""
 MAX_CONFIG = 2**20
 MAX_MEMORY_GB = 2**20
 _MAX_PARTS, _MAX_MESSAGE = 20, 800
@@ -144,8 +129,7 @@ def check_config(entries: Mapping[str, Any], *, memory: int | None = None) -> Sw
     for name, value in changes.items():
         if isinstance(value, list | dict | bool) or not _is_printable_number(value):
             raise ConfigError(f"'set.{name}' should be a number or a word, but got {described(value)}.")
-    experiment = override(find(entries["experiment"]), {name: str(value) for name, value in changes.items()})
-    worlds.check_num_tasks(experiment)
+    experiment = find(entries["experiment"]).changed({name: str(value) for name, value in changes.items()})
     budget = entries.get("memory_gb")
     if budget is not None and (not _is_number(budget) or not 0 < budget <= MAX_MEMORY_GB):
         raise ConfigError(
@@ -181,7 +165,7 @@ def _check_fits(
     else:
         num_points = len(points) if isinstance(points, list) else 1
     # At least two outputs of four bytes per agent and task are always stored.
-    needed = num_points * num_seeds * len(experiment.agents) * experiment.num_tasks * 2 * 4
+    needed = num_points * num_seeds * len(experiment.agents) * experiment.make_protocol().num_tasks * 2 * 4
     if needed > free:
         raise ConfigError(
             f"'seeds' x points should be fewer: {num_seeds:,} x {num_points:,} runs need at least "
@@ -205,7 +189,7 @@ def _points(entries, experiment, changes) -> dict[str, list[float]] | list[dict[
                     f"but number {number} has {', '.join(point) or 'none'}."
                 )
             for name, value in point.items():
-                _check_value(f"points.{name}", name, value, changes)
+                _check_value(f"points.{name}", name, value, changes, experiment)
             _check_point("points", point, experiment)
         return [{name: float(value) for name, value in point.items()} for point in points]
     grid = entries.get("grid", {})
@@ -217,34 +201,36 @@ def _points(entries, experiment, changes) -> dict[str, list[float]] | list[dict[
                 f"'grid.{name}' should be a list of numbers, such as [0.1, 0.3], but got {described(values)}."
             )
         for value in values:
-            _check_value(f"grid.{name}", name, value, changes)
+            _check_value(f"grid.{name}", name, value, changes, experiment)
         if len(set(values)) != len(values):
             raise ConfigError(f"'grid.{name}' should have each value once, but got {described(values)}.")
-    together = [name for name in grid if name in COUPLED]
-    for name in grid:
-        for value in grid[name] if name not in together else ():
-            _check_point("grid", {name: value}, experiment)
-    for values in itertools.product(*(grid[name] for name in together)):
-        _check_point("grid", dict(zip(together, values, strict=True)), experiment)
+    if math.prod(len(values) for values in grid.values()) <= MAX_COMBINATIONS:
+        points = itertools.product(*grid.values())
+        checked = (dict(zip(grid, values, strict=True)) for values in points)
+    else:
+        checked = ({name: value} for name, values in grid.items() for value in values)
+    for point in checked:
+        _check_point("grid", point, experiment)
     return {name: [float(value) for value in values] for name, values in grid.items()}
 
 
 def _check_point(place: str, point: Mapping[str, float], experiment: Experiment) -> None:
     """Check all settings of a point together: some bound each other."""
     try:
-        override(experiment, {name: str(value) for name, value in point.items()})
+        experiment.changed({name: str(value) for name, value in point.items()})
     except SettingError as error:
         raise ConfigError(f"'{place}': {error}") from None
 
 
-def _check_value(place: str, name: str, value: Any, changes: Mapping) -> None:
-    if name not in SWEPT:
-        if name in {field.name for field in dataclasses.fields(Experiment)}:
+def _check_value(place: str, name: str, value: Any, changes: Mapping, experiment: Experiment) -> None:
+    swept = experiment.data()
+    if name not in swept:
+        if name in experiment.settings():
             raise ConfigError(
-                f"'{place}' should be one of {', '.join(SWEPT)}: '{name}' changes the program, so give it in "
+                f"'{place}' should be one of {', '.join(swept)}: '{name}' changes the program, so give it in "
                 "[set], a file for each value."
             )
-        raise ConfigError(f"'{place}' is no setting.{did_you_mean_or_known(name, SWEPT)}")
+        raise ConfigError(f"'{place}' is no setting.{did_you_mean_or_known(name, swept)}")
     if name in changes:
         raise ConfigError(f"'{place}' is in [set] too: keep one of them.")
     if not _is_number(value) or not _is_printable_number(value):
@@ -252,9 +238,7 @@ def _check_value(place: str, name: str, value: Any, changes: Mapping) -> None:
 
 
 def _outputs(given: Any, experiment: Experiment) -> tuple[str, ...]:
-    lifelong, truth = experiment.kind == "lifelong", experiment.environment == "synthetic"
-    possible = [name for name in OUTPUTS if truth or name != "recovery"]
-    possible = [name for name in possible if lifelong or name not in ONLY_LIFELONG]
+    possible = list(outputs_of(experiment))
     if given is None:
         return tuple(name for name in DEFAULT_OUTPUTS if name in possible)
     if not isinstance(given, list) or not given:

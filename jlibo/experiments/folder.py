@@ -28,9 +28,11 @@ import matplotlib
 import numpy as np
 
 from jlibo import plot
+from jlibo.experiments.experiment import Experiment
+from jlibo.experiments.registry import changed_settings
 from jlibo.experiments.run_folder import RunFolderError, write_run
-from jlibo.experiments.runner import ExperimentResult, summarise
-from jlibo.experiments.settings import Experiment, changed_settings
+from jlibo.experiments.runner import ExperimentResult
+from jlibo.experiments.summary import summarise
 from jlibo.lifelong import metrics
 from jlibo.lifelong.loop import LifelongResult
 
@@ -180,17 +182,16 @@ def _draw(result: ExperimentResult) -> dict[str, bytes]:
     title = run_title(result.experiment)
     files = {}
     with matplotlib.rc_context({"figure.max_open_warning": 0}):
-        if result.experiment.kind == "offline":
+        runs = {name: run for name, run in result.results.items() if isinstance(run, LifelongResult)}
+        if not runs:
             regret = {name: metrics.task_regret(run) for name, run in result.results.items()}
             sizes = {name: metrics.support_size(run) for name, run in result.results.items()}
             figure = plot.figure_offline(regret, sizes, title=title)
+        elif result.true_support is None:
+            figure = plot.figure_tuning(runs, title=title)
         else:
-            runs = {name: run for name, run in result.results.items() if isinstance(run, LifelongResult)}
-            if result.true_support is None:
-                figure = plot.figure_tuning(runs, title=title)
-            else:
-                truth = jnp.asarray(result.true_support)
-                figure = plot.figure_lifelong(runs, true_support=truth, title=title)
+            truth = jnp.asarray(result.true_support)
+            figure = plot.figure_lifelong(runs, true_support=truth, title=title)
         for suffix in ("png", "pdf"):
             picture = io.BytesIO()
             figure.savefig(picture, format=suffix, dpi=150, bbox_inches="tight")

@@ -19,6 +19,7 @@ import equinox as eqx
 import numpy as np
 
 from jlibo.checks import check_count, check_finite, check_range, check_shape
+from jlibo.fields import static_number
 
 
 class AbstractExploration(eqx.Module):
@@ -67,7 +68,7 @@ class DecreasingExploration(AbstractExploration):
     ```
     """
 
-    scale: float = eqx.field(static=True, default=1.0)
+    scale: float = static_number("scale", 1.0, at_least=0)
 
     def rates(self, num_tasks, horizon):
         return self.scale * np.sqrt(float(horizon)) / np.arange(1, num_tasks + 1) ** 0.25
@@ -88,7 +89,7 @@ class ConstantExploration(AbstractExploration):
     ```
     """
 
-    scale: float = eqx.field(static=True, default=1.0)
+    scale: float = static_number("scale", 1.0, at_least=0)
 
     def rates(self, num_tasks, horizon):
         return np.full(num_tasks, self.scale * np.sqrt(float(horizon)))

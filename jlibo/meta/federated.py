@@ -15,11 +15,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jlibo.fields import hyper_parameter
+from jlibo.fields import choice, hyper_parameter
 from jlibo.meta.base import AbstractMetaLearner, Setting, TaskData, info_of, no_support, selected_prior
 from jlibo.meta.exploration import AbstractExploration, ConstantExploration
 from jlibo.meta.past import PastTasks, penalised
-from jlibo.meta.rows import Rows, check_data_choice, num_rows, rows_of
+from jlibo.meta.rows import DATA_CHOICES, Rows, num_rows, rows_of
 from jlibo.solver.group_lasso import Solution, group_lasso
 
 
@@ -65,7 +65,7 @@ class FederatedMetaKGL(AbstractMetaLearner):
     lam: Float[Array, ""] = hyper_parameter("lam", at_least=0)
     omega: Float[Array, ""] = hyper_parameter("omega", at_least=0)
     alpha: Float[Array, ""] = hyper_parameter("alpha", at_least=0, at_most=1)
-    data: str = eqx.field(static=True, default="exploration", converter=check_data_choice)
+    data: str = choice("data", DATA_CHOICES)
     exploration: AbstractExploration = ConstantExploration()
     tol: float = 1e-6
     max_steps: int = 10_000

@@ -22,12 +22,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jlibo.belief.prior import Prior
-from jlibo.fields import hyper_parameter
+from jlibo.fields import choice, hyper_parameter
 from jlibo.meta.base import AbstractMetaLearner, TaskData, free_mask, group_array, info_of
 from jlibo.meta.exploration import AbstractExploration, DecreasingExploration
 from jlibo.meta.meta_kgl import no_coef, solve_past
 from jlibo.meta.past import PastTasks, no_past, remember
-from jlibo.meta.rows import check_data_choice
+from jlibo.meta.rows import DATA_CHOICES
 
 
 class MetaKeLState(eqx.Module):
@@ -42,7 +42,7 @@ class MetaKeL(AbstractMetaLearner):
     """The predecessor that the paper compares with: weights instead of a selection."""
 
     lam: Float[Array, ""] = hyper_parameter("lam", at_least=0)
-    data: str = eqx.field(static=True, default="exploration", converter=check_data_choice)
+    data: str = choice("data", DATA_CHOICES)
     exploration: AbstractExploration = DecreasingExploration()
     tol: float = 1e-6
     max_steps: int = 10_000

@@ -13,12 +13,11 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jlibo.checks import fail
-from jlibo.fields import hyper_parameter
+from jlibo.fields import choice, hyper_parameter
 from jlibo.meta.base import AbstractMetaLearner, Setting, TaskData, info_of, no_support, selected_prior
 from jlibo.meta.exploration import AbstractExploration, DecreasingExploration
 from jlibo.meta.past import PastTasks, no_past, penalised, remember
-from jlibo.meta.rows import check_data_choice
+from jlibo.meta.rows import DATA_CHOICES
 from jlibo.solver.group_lasso import Solution, group_lasso
 
 
@@ -62,15 +61,11 @@ class MetaKGL(AbstractMetaLearner):
 
     lam: Float[Array, ""] = hyper_parameter("lam", at_least=0)
     omega: Float[Array, ""] = hyper_parameter("omega", at_least=0)
-    data: str = eqx.field(static=True, default="exploration", converter=check_data_choice)
-    lam_scaling: str = eqx.field(static=True, default="constant")
+    data: str = choice("data", DATA_CHOICES)
+    lam_scaling: str = choice("lam_scaling", ("constant", "sqrt"))
     exploration: AbstractExploration = DecreasingExploration()
     tol: float = 1e-6
     max_steps: int = 10_000
-
-    def __check_init__(self):
-        if self.lam_scaling not in ("constant", "sqrt"):
-            fail("lam_scaling", "'constant' or 'sqrt'", repr(self.lam_scaling))
 
     def init(self, setting):
         past = no_past(self.data, setting)

@@ -29,11 +29,8 @@ class Rows(eqx.Module):
     num_observations: Float[Array, ""]
 
 
-def check_data_choice(data: str) -> str:
-    """Return `data` if it is a valid choice; raise an error otherwise."""
-    if data not in ("exploration", "all"):
-        fail("data", "'exploration' or 'all'", repr(data))
-    return data
+DATA_CHOICES = ("exploration", "all")
+"""Which steps of a task a learner uses: those of forced exploration, or all."""
 
 
 def num_rows(data: str, setting: Setting) -> int:

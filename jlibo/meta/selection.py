@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jlibo.belief.posterior import init, update
-from jlibo.fields import hyper_parameter
+from jlibo.fields import choice, hyper_parameter
 from jlibo.meta.base import (
     AbstractMetaLearner,
     Setting,
@@ -30,7 +30,7 @@ from jlibo.meta.base import (
 )
 from jlibo.meta.exploration import AbstractExploration, DecreasingExploration
 from jlibo.meta.past import PastTasks, no_past, penalised, remember
-from jlibo.meta.rows import check_data_choice
+from jlibo.meta.rows import DATA_CHOICES
 from jlibo.solver.group_lasso import Solution, group_lasso_path, lam_grid, lambda_max
 
 
@@ -97,7 +97,7 @@ class SelfTunedMetaKGL(AbstractMetaLearner):
     """
 
     noise_std: Float[Array, ""] = hyper_parameter("noise_std", above=0, default=0.1)
-    data: str = eqx.field(static=True, default="exploration", converter=check_data_choice)
+    data: str = choice("data", DATA_CHOICES)
     num_lams: int = eqx.field(static=True, default=8)
     exploration: AbstractExploration = DecreasingExploration()
     tol: float = 1e-3

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jlibo.belief.posterior import Belief
-from jlibo.fields import as_hyper_parameter, hyper_parameter
+from jlibo.fields import hyper_parameter
 from jlibo.policies.base import AbstractPolicy
 
 
@@ -51,10 +51,6 @@ class TheoreticalNu(eqx.Module):
         return self.norm_bound + self.noise_level * jnp.sqrt(2 * (gain + 1 - jnp.log(self.delta)))
 
 
-def _coefficient(value):
-    return value if isinstance(value, TheoreticalNu) else as_hyper_parameter("nu", value, at_least=0)
-
-
 @final
 class GPUCB(AbstractPolicy):
     """Upper confidence bound: scores `mean + nu * std`.
@@ -78,7 +74,7 @@ class GPUCB(AbstractPolicy):
     ```
     """
 
-    nu: Float[Array, ""] | TheoreticalNu = eqx.field(converter=_coefficient)
+    nu: Float[Array, ""] | TheoreticalNu = hyper_parameter("nu", at_least=0, or_module=TheoreticalNu)
     noise_std: Float[Array, ""] = hyper_parameter("noise_std", above=0)
 
     def scores(self, belief, *, key):

@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jlibo.host_memory import BudgetError, free_host_memory, in_units
-from jlibo.sweeps.program import CompiledChunks, Program
+from jlibo.sweeps.compiled import CompiledChunks
+from jlibo.sweeps.program import Program
 
 CPU_CHUNK, CPU_SHARES = 32, 8
 ACCELERATOR_CHUNK = 1024

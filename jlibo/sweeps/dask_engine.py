@@ -25,10 +25,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from jlibo.printable import printable
+from jlibo.sweeps.compiled import CompiledChunks
 from jlibo.sweeps.engines import Finished
 from jlibo.sweeps.points import Plan
-from jlibo.sweeps.program import CompiledChunks, Program, double_precision, trace, versions
+from jlibo.sweeps.program import Program, double_precision, trace, versions
 from jlibo.sweeps.progress import Meter
+from jlibo.sweeps.segments import AbstractSegmentedRun
 
 NEEDS_DASK = "a sweep on Dask needs distributed: pip install 'jlibo[dask]'."
 
@@ -38,7 +40,7 @@ NEEDS_DASK = "a sweep on Dask needs distributed: pip install 'jlibo[dask]'."
 class Order:
     """Everything that a worker needs to compute any chunk of a sweep."""
 
-    run_fn: Callable[..., Any]
+    run_fn: Callable[..., Any] | AbstractSegmentedRun
     plan: Plan
     dims: Mapping[str, Sequence[str]] | None
     key_data: np.ndarray
@@ -103,7 +105,7 @@ def _words(found: Mapping[str, str]) -> str:
 
 def dask_chunks(
     client: Any,
-    run_fn: Callable[..., Any],
+    run_fn: Callable[..., Any] | AbstractSegmentedRun,
     program: Program,
     plan: Plan,
     key: Any,

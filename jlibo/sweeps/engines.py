@@ -4,41 +4,101 @@ Each engine yields `(number, arrays)` in the order in which chunks finish. Resul
 
 | engine              | when                                                                            |
 |---------------------|---------------------------------------------------------------------------------|
-| `local_chunks`      | one process with one or more devices                                            |
+| `local_chunks`      | one process with one or more devices, or one device and several threads         |
 | `Processes`         | several processes under `jax.distributed`: each takes every n-th chunk          |
 | `dask_chunks`       | workers that join and leave (in `dask_engine`)                                  |
 """
 
 import os
+import threading
 import warnings
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any, final
 
 import jax
 import numpy as np
 
 from jlibo.checks import fail
+from jlibo.sweeps.compiled import CompiledChunks
 from jlibo.sweeps.folder import SweepWarning
 from jlibo.sweeps.points import Plan
-from jlibo.sweeps.program import CompiledChunks, Program
+from jlibo.sweeps.program import Program, double_precision
 from jlibo.sweeps.progress import Meter
 
 Finished = tuple[int, list[np.ndarray]]
 
 
 def local_chunks(
-    compiled: CompiledChunks, plan: Plan, numbers: Sequence[int], meter: Meter | None
+    compiled: CompiledChunks,
+    plan: Plan,
+    numbers: Sequence[int],
+    meter: Meter | None,
+    *,
+    num_threads: int = 1,
 ) -> Generator[Finished, None, None]:
-    """Compute chunks on the local devices, one chunk per device at a time."""
-    at_once = len(compiled.devices)
-    for begin in range(0, len(numbers), at_once):
-        now = numbers[begin : begin + at_once]
+    """Compute chunks on the local devices, one chunk per device and thread at a time."""
+    num_devices = len(compiled.devices)
+    batches = [numbers[begin : begin + num_devices] for begin in range(0, len(numbers), num_devices)]
+    stop = threading.Event()
+
+    def after_segment() -> None:
+        if stop.is_set():
+            raise _Stopped
+        if meter is not None and compiled.program.num_segments > 1:
+            for _ in range(num_devices):
+                meter.on_tick(1 / compiled.program.num_segments)
+
+    def run(batch: Sequence[int]) -> list[Finished]:
         if meter is not None:
-            meter.begin(len(now))
-        yield from zip(now, compiled.run(plan, now), strict=True)
+            meter.begin(len(batch))
+        outputs = compiled.run(plan, batch, segment_fn=after_segment)
         if meter is not None:
             jax.effects_barrier()
-            meter.finish(len(now))
+        return list(zip(batch, outputs, strict=True))
+
+    for finished in _in_threads(run, batches, num_threads, stop):
+        yield from finished
+        if meter is not None:
+            meter.finish(len(finished))
+
+
+class _Stopped(Exception):
+    """Another thread failed or the user interrupted, so this thread stops."""
+
+
+def _in_threads(
+    fn: Callable[[Any], Any], items: Sequence[Any], num_threads: int, stop: threading.Event
+) -> Generator[Any, None, None]:
+    """Yield `fn` of each item as it finishes. If one fails or the caller stops, `stop` is set."""
+    if num_threads == 1 or len(items) <= 1:
+        yield from map(fn, items)
+        return
+    # A thread does not inherit `with jax.enable_x64(...)` of its caller.
+    wide = double_precision()
+
+    def in_this_precision(item):
+        with jax.enable_x64(wide):
+            return fn(item)
+
+    pool = ThreadPoolExecutor(min(num_threads, len(items)))
+    try:
+        for future in as_completed([pool.submit(in_this_precision, item) for item in items]):
+            yield future.result()
+    finally:
+        stop.set()
+        pool.shutdown(cancel_futures=True)
+
+
+def usual_threads() -> int:
+    """Return the number of chunks that one CPU device should compute at a time: the number of cores.
+
+    XLA shares only the larger products of a program among cores, so several chunks at a time are faster. On
+    other platforms it is 1.
+    """
+    if jax.default_backend() != "cpu":
+        return 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def choose_devices(devices: int | Sequence[Any] | None) -> list[Any]:

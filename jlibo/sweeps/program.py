@@ -1,17 +1,12 @@
 """The program of a sweep: the user's function, traced for one lane and compiled for one chunk per device.
 
-Every device runs a whole chunk, so the batch shape is the same on one device, on eight, and on a remote
-worker. Batches of different shapes are vectorised differently and round differently.
-
-One difference remains. A program for several devices passes the compiler's simplification once more than a
-program for a single device. It may multiply constants in another order, so the last bit of a float may differ
-between one device and several. Between 2 and 8 devices no bit differed in our tests.
+A run may consist of several segments (`AbstractSegmentedRun`). The program then computes one segment of a
+chunk, and the segments of a chunk are computed one after the other.
 """
 
 import dataclasses
 import hashlib
 import importlib.metadata
-import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, final
@@ -20,16 +15,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import eval_jaxpr
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from jlibo.checks import fail
-from jlibo.host_memory import BudgetError
 from jlibo.lifelong.loop import LifelongResult
-from jlibo.sweeps.points import Plan, Points, check_fits_dtype
+from jlibo.sweeps.points import Points, check_fits_dtype
+from jlibo.sweeps.program_cache import stored
 from jlibo.sweeps.progress import Meter, traced_with
+from jlibo.sweeps.segments import AbstractSegmentedRun, as_segmented
 from jlibo.version import __version__
 
-LANE = "lane"
 _RESULT_DIMS = {
     **dict.fromkeys(("actions", "rewards", "regret", "explored"), ("task", "step")),
     **dict.fromkeys(("num_explore", "fell_back", "status", "gap", "num_steps"), ("task",)),
@@ -59,18 +53,25 @@ class Output:
 class Program:
     """The traced function. It can be compiled and run without the user's Python code."""
 
-    jaxpr: Any
+    chunk_fn: Callable[[int], Callable[..., Any]]
+    """Returns the function of a chunk with the given number of lanes, see `_chunk_fn`."""
     outputs: tuple[Output, ...]
+    """The outputs of a whole run."""
     param_dtypes: dict[str, np.dtype]
     key_impl: str
     digest: str
     """SHA-256 of the operations and their constants. Different programs have different digests."""
     loop_bytes: int
     """Size of the results of the largest loop, a lower bound on the memory of one lane."""
+    num_segments: int = 1
+    segment_axis: str | None = None
+    state: tuple[jax.ShapeDtypeStruct, ...] = ()
+    """The state of one lane between segments."""
 
     def least_bytes(self, num_lanes: int) -> int:
         """Return a lower bound on the memory of a batch of `num_lanes` lanes."""
-        return max(self.loop_bytes, num_lanes * sum(output.num_bytes for output in self.outputs))
+        outputs = sum(output.num_bytes for output in self.outputs) // self.num_segments
+        return max(self.loop_bytes, num_lanes * outputs)
 
     def chunk_specs(self, num_lanes: int) -> dict[str, jax.ShapeDtypeStruct]:
         """Return shape and dtype of each output of a batch of `num_lanes` lanes."""
@@ -79,9 +80,20 @@ class Program:
             for output in self.outputs
         }
 
+    def arguments(self, num_lanes: int) -> tuple[Any, ...]:
+        """Return shape and dtype of the arguments of a chunk's function."""
+        key_data = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0, impl=self.key_impl)))
+        return (
+            jax.ShapeDtypeStruct(key_data.shape, key_data.dtype),
+            jax.ShapeDtypeStruct((num_lanes,), np.uint32),
+            {name: jax.ShapeDtypeStruct((num_lanes,), dtype) for name, dtype in self.param_dtypes.items()},
+            [jax.ShapeDtypeStruct((num_lanes, *leaf.shape), leaf.dtype) for leaf in self.state],
+            jax.ShapeDtypeStruct((), np.int32),
+        )
+
 
 def trace(
-    run_fn: Callable[..., Any],
+    run_fn: Callable[..., Any] | AbstractSegmentedRun,
     points: Points,
     key: Any,
     *,
@@ -92,49 +104,139 @@ def trace(
 
     With a `meter`, ticks of `run_fn` become host callbacks that report to it; without, they are left out.
     """
-    call = _caller(run_fn, tuple(points.values))
-    found: list[tuple[str, tuple[str, ...]]] = []
-
-    def lane(key, params):
-        leaves = _named_leaves(call(key, params), dims or {})
-        found[:] = [(name, axes) for name, axes, _ in leaves]
-        return [leaf for _, _, leaf in leaves]
-
     param_dtypes = {
         name: np.dtype(jax.dtypes.canonicalize_dtype(values.dtype)) for name, values in points.values.items()
     }
     for name, dtype in param_dtypes.items():
         check_fits_dtype(name, points.values[name], dtype)
     specs = {name: jax.ShapeDtypeStruct((), dtype) for name, dtype in param_dtypes.items()}
+    segmented = as_segmented(run_fn, tuple(specs))
+    found: list[tuple[str, tuple[str, ...]]] = []
+
+    def lane(key, params, state, segment):
+        begin = segmented.start(key=key, **params)
+        leaves, structure = jax.tree.flatten(begin)
+        # The state that the first segment is given has the right shape and is not used.
+        leaves = [jnp.where(segment == 0, new, old) for new, old in zip(leaves, state, strict=True)]
+        outputs, state = segmented.advance(jax.tree.unflatten(structure, leaves), segment, key=key, **params)
+        named = _named_leaves(outputs, dims or {})
+        found[:] = [(name, axes) for name, axes, _ in named]
+        return [leaf for _, _, leaf in named], jax.tree.leaves(state)
+
     with traced_with(meter):
-        jaxpr, shapes = jax.make_jaxpr(lane, return_shape=True)(key, specs)
+        state = jax.eval_shape(lambda key, params: segmented.start(key=key, **params), key, specs)
+        state = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(state)]
+        segment = jax.ShapeDtypeStruct((), np.int32)
+        jaxpr, (shapes, _) = jax.make_jaxpr(lane, return_shape=True)(key, specs, state, segment)
     if not found:
         fail("run_fn", "a function that returns arrays", "none")
     unknown = set(dims or {}) - {name for name, _ in found} - {name.split(".")[-1] for name, _ in found}
     if unknown:
         fail("dims", f"axes of outputs among {[name for name, _ in found]}", sorted(unknown))
+
+    def whole(axes: tuple[str, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
+        times = [segmented.num_segments if axis == segmented.segment_axis else 1 for axis in axes]
+        return tuple(size * factor for size, factor in zip(shape, times, strict=True))
+
     outputs = tuple(
-        Output(name, axes, tuple(shape.shape), np.dtype(shape.dtype))
+        Output(name, axes, whole(axes, shape.shape), np.dtype(shape.dtype))
         for (name, axes), shape in zip(found, shapes, strict=True)
     )
+    impl = str(jax.random.key_impl(key))
+    one_chunk = _chunk_fn(jaxpr, len(outputs), impl)
     return Program(
-        jaxpr, outputs, param_dtypes, str(jax.random.key_impl(key)), _digest(jaxpr), _loop_bytes(jaxpr)
+        lambda num_lanes: one_chunk,
+        outputs,
+        param_dtypes,
+        impl,
+        _digest(jaxpr),
+        _loop_bytes(jaxpr),
+        segmented.num_segments,
+        segmented.segment_axis,
+        tuple(state),
     )
 
 
-def _caller(run_fn: Callable[..., Any], names: tuple[str, ...]) -> Callable[[Any, dict], Any]:
-    """Return a function that calls `run_fn`, with `key` by name if it has such an argument, else first."""
-    try:
-        parameters = inspect.signature(run_fn).parameters
-    except (TypeError, ValueError):
-        return lambda key, params: run_fn(key, **params)
-    takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
-    missing = [name for name in names if name not in parameters]
-    if missing and not takes_any:
-        fail("run_fn", f"a function of key, {', '.join(names)}", f"one without an argument {missing[0]}")
-    if "key" in parameters and parameters["key"].kind is not inspect.Parameter.POSITIONAL_ONLY:
-        return lambda key, params: run_fn(**params, key=key)
-    return lambda key, params: run_fn(key, **params)
+def _chunk_fn(jaxpr: Any, num_outputs: int, key_impl: str) -> Callable[..., Any]:
+    """Return the function of a chunk: `fn(key_data, seeds, params, state, segment) -> outputs, state`."""
+
+    def lane(base, seed, params, state, segment):
+        leaves = jax.tree.leaves((jax.random.fold_in(base, seed), params, state, segment))
+        answer = eval_jaxpr(jaxpr.jaxpr, jaxpr.consts, *leaves)
+        return answer[:num_outputs], answer[num_outputs:]
+
+    def chunk(key_data, seeds, params, state, segment):
+        base = jax.random.wrap_key_data(key_data, impl=key_impl)
+        return jax.vmap(lane, in_axes=(None, 0, 0, 0, None))(base, seeds, params, state, segment)
+
+    return chunk
+
+
+def stored_program(description: str, num_lanes: int, trace_fn: Callable[[], Program]) -> Program:
+    """Return the program that `trace_fn` returns, from the program cache if it is stored there.
+
+    `trace_fn` is called only if the program of a chunk of `num_lanes` lanes is not stored, so `description`
+    must identify the traced function. Without a cache folder this is `trace_fn()`.
+    """
+    traced: list[Program] = []
+
+    def program() -> Program:
+        if not traced:
+            traced.append(trace_fn())
+        return traced[0]
+
+    def find(num_lanes: int) -> tuple[Callable[..., Any], Any]:
+        def make():
+            return program().chunk_fn(num_lanes), program().arguments(num_lanes), _about(program())
+
+        return stored(f"{description} {num_lanes}", make)
+
+    call, about = find(num_lanes)
+    known = {num_lanes: call}
+
+    def chunk_fn(num_lanes: int) -> Callable[..., Any]:
+        if num_lanes not in known:
+            known[num_lanes], _ = find(num_lanes)
+        return known[num_lanes]
+
+    return _program_about(about, chunk_fn)
+
+
+def _about(program: Program) -> dict[str, Any]:
+    """Return everything but the function of a program, as JSON."""
+    return {
+        "outputs": [[o.name, o.dims, o.shape, str(o.dtype)] for o in program.outputs],
+        "params": {name: str(dtype) for name, dtype in program.param_dtypes.items()},
+        "state": [[leaf.shape, str(leaf.dtype)] for leaf in program.state],
+        "rest": [
+            program.key_impl,
+            program.digest,
+            program.loop_bytes,
+            program.num_segments,
+            program.segment_axis,
+        ],
+    }
+
+
+def _program_about(about: Mapping[str, Any], chunk_fn: Callable[[int], Callable[..., Any]]) -> Program:
+    outputs = [
+        Output(name, tuple(dims), tuple(shape), np.dtype(dtype))
+        for name, dims, shape, dtype in about["outputs"]
+    ]
+    state = [jax.ShapeDtypeStruct(tuple(shape), np.dtype(dtype)) for shape, dtype in about["state"]]
+    params = {name: np.dtype(dtype) for name, dtype in about["params"].items()}
+    key_impl, digest, loop_bytes, num_segments, segment_axis = about["rest"]
+    return Program(
+        chunk_fn,
+        tuple(outputs),
+        params,
+        key_impl,
+        digest,
+        loop_bytes,
+        num_segments,
+        segment_axis,
+        tuple(state),
+    )
 
 
 def _named_leaves(tree: Any, dims: Mapping[str, Sequence[str]]) -> list[tuple[str, tuple[str, ...], Any]]:
@@ -233,68 +335,3 @@ def double_precision() -> bool:
 
 def _is_key(value: Any) -> bool:
     return hasattr(value, "dtype") and jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
-
-
-@final
-class CompiledChunks:
-    """The compiled program, which runs one chunk on each of `devices` at the same time."""
-
-    def __init__(self, program: Program, chunk: int, devices: Sequence[Any], key: Any):
-        self.program, self.chunk, self.devices = program, chunk, tuple(devices)
-        mesh = Mesh(np.asarray(self.devices), (LANE,), axis_types=(AxisType.Auto,))
-        split, whole = PartitionSpec(LANE), PartitionSpec()
-        num_lanes = chunk * len(self.devices)
-        self._key_data = np.asarray(jax.random.key_data(key))
-
-        def lane(base, seed, params):
-            leaves = jax.tree.leaves((jax.random.fold_in(base, seed), params))
-            return eval_jaxpr(program.jaxpr.jaxpr, program.jaxpr.consts, *leaves)
-
-        def one_device(key_data, seeds, params):
-            base = jax.random.wrap_key_data(key_data, impl=program.key_impl)
-            return jax.vmap(lane, in_axes=(None, 0, 0))(base, seeds, params)
-
-        specs = (
-            jax.ShapeDtypeStruct(self._key_data.shape, self._key_data.dtype),
-            jax.ShapeDtypeStruct((num_lanes,), np.uint32),
-            {name: jax.ShapeDtypeStruct((num_lanes,), dtype) for name, dtype in program.param_dtypes.items()},
-        )
-        # Devices do not communicate, so the check of replicated values is not needed.
-        sharded = jax.shard_map(
-            one_device, mesh=mesh, in_specs=(whole, split, split), out_specs=split, check_vma=False
-        )
-        shardings = tuple(NamedSharding(mesh, spec) for spec in (whole, split, split))
-        self._compiled = jax.jit(sharded, in_shardings=shardings).lower(*specs).compile()
-
-    def bytes_per_device(self) -> int | None:
-        """Return the bytes that the program needs on one device, or None if the compiler does not say."""
-        analysis = self._compiled.memory_analysis()
-        if analysis is None:
-            return None
-        return analysis.temp_size_in_bytes + analysis.output_size_in_bytes + analysis.argument_size_in_bytes
-
-    def run(self, plan: Plan, numbers: Sequence[int]) -> list[list[np.ndarray]]:
-        """Return the outputs of each chunk in `numbers`, at most one per device.
-
-        Devices without a chunk repeat the last one.
-        """
-        filled = [*numbers, *[numbers[-1]] * (len(self.devices) - len(numbers))]
-        inputs = [plan.inputs(number) for number in filled]
-        seeds = np.concatenate([seeds for seeds, _ in inputs])
-        params = {
-            name: np.concatenate([values[name] for _, values in inputs]).astype(dtype)
-            for name, dtype in self.program.param_dtypes.items()
-        }
-        try:
-            leaves = [np.asarray(leaf) for leaf in self._compiled(self._key_data, seeds, params)]
-        except jax.errors.JaxRuntimeError as error:
-            if "RESOURCE_EXHAUSTED" not in str(error):
-                raise
-            raise BudgetError(
-                f"a chunk of {self.chunk} runs does not fit into a device's memory: give a smaller `chunk`."
-            ) from None
-        answer = []
-        for place, number in enumerate(numbers):
-            begin = place * self.chunk
-            answer.append([leaf[begin : begin + plan.num_present(number)] for leaf in leaves])
-        return answer

@@ -17,13 +17,14 @@ import atexit
 import contextlib
 import hashlib
 import importlib.util
+import json
 import os
 import stat
 import warnings
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
-from typing import Any, NamedTuple, final
+from typing import Any
 
 import jax
 from jax import export
@@ -51,7 +52,7 @@ CPU_OPTIONS: dict[str, str | bool] = {"xla_backend_optimization_level": "2"}
 """Level 3 (XLA's default) takes a seventh longer to compile, and the program runs no faster."""
 
 
-_MAGIC = "jlibo-program 1"
+_MAGIC = "jlibo-program 2"
 
 
 class ProgramCacheWarning(UserWarning):
@@ -126,39 +127,32 @@ def _warn(problem: str) -> None:
     warnings.warn(f"compiled programs on disk are not used: {problem}.", ProgramCacheWarning, stacklevel=3)
 
 
-@final
-class Program(NamedTuple):
-    """A compiled program and the shapes of its arguments."""
+def stored(
+    description: str, make: Callable[[], tuple[Callable[..., Any], tuple[Any, ...], Any]]
+) -> tuple[Callable[..., Any], Any]:
+    """Return the function that `make` returns and what it says about it, from disk if they are stored.
 
-    call: Callable[..., Any]
-    shapes: tuple[Any, ...]
+    **Arguments:**
 
+    - `description`: identifies the function. `make` is not called if a function is stored under the same
+      description by the same version of jlibo and its libraries, with the same settings of jax.
+    - `make`: returns a function, its arguments or their shapes, and a description of it as JSON. Arguments
+      and results may contain only builtin containers.
 
-def build(description: str, make: Callable[[], tuple[Callable[..., Any], tuple[Any, ...]]]) -> Program:
-    """Return the compiled program of the function that `make` returns, from disk if it is stored.
-
-    `make` returns a function and its arguments, or their shapes. Arguments and results may contain only
-    builtin containers. `make` is not called if the program is stored, so `description` must be unique to it.
+    **Returns:** a function to be compiled, and its description.
     """
     path = _path(description)
-    exported = None if path is None else _load(path)
-    if exported is None:
-        fn, args = make()
-        if path is not None:
-            exported = _export(fn, args)
+    found = None if path is None else _load(path)
+    if found is None:
+        fn, args, about = make()
+        exported = None if path is None else _export(fn, args)
         if path is None or exported is None:
-            shapes = jax.tree.map(_shape_of, args)
-            return Program(_compile(fn, shapes), shapes)
-        _save(path, exported)
+            return fn, about
+        _save(path, exported, about)
+        found = exported, json.loads(json.dumps(about))
     # Also in the process that traced it: a later process looks up the compiled form of the stored program.
-    leaves = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in exported.in_avals]
-    shapes, _ = jax.tree.unflatten(exported.in_tree, leaves)
-    return Program(_compile(exported.call, shapes), shapes)
-
-
-def _compile(fn, shapes):
-    options = CPU_OPTIONS if jax.default_backend() == "cpu" else None
-    return jax.jit(fn).lower(*shapes).compile(compiler_options=options)
+    exported, about = found
+    return exported.call, about
 
 
 def _shape_of(leaf):
@@ -185,14 +179,15 @@ def _path(description: str) -> Path | None:
     return Path(folder) / "traced" / f"{digest.hexdigest()}.stablehlo"
 
 
-def _load(path: Path) -> export.Exported | None:
+def _load(path: Path) -> tuple[export.Exported, Any] | None:
     try:
         check_private_folder(path.parent.parent)
         check_private_folder(path.parent)
         line, _, payload = read_private_file(path).partition(b"\n")
         if line.decode("ascii", "replace") != _first_line(path, payload):
             return None
-        return export.deserialize(bytearray(payload))
+        about, _, program = payload.partition(b"\n")
+        return export.deserialize(bytearray(program)), json.loads(about)
     except NotPrivate as problem:
         _warn(f"{problem}")
         return None
@@ -213,12 +208,12 @@ def _export(fn, args) -> export.Exported | None:
         return None
 
 
-def _save(path: Path, exported: export.Exported) -> None:
+def _save(path: Path, exported: export.Exported, about: Any) -> None:
     try:
         for folder in (path.parent.parent, path.parent):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             check_private_folder(folder)
-        payload = bytes(exported.serialize())
+        payload = json.dumps(about).encode() + b"\n" + bytes(exported.serialize())
         content = f"{_first_line(path, payload)}\n".encode() + payload
         write_atomically(path, lambda file: file.write(content), mode=0o600)
     except NotPrivate as problem:

@@ -46,15 +46,17 @@ class Meter:
         self._report(words)
 
     def begin(self, num_running: int) -> None:
-        """Set the number of chunks that now run at once."""
+        """Count chunks that start to run."""
         with self._lock:
-            self._num_running, self._ticked = num_running, 0.0
+            self._num_running += num_running
 
     def finish(self, num_finished: int) -> None:
         """Count chunks that are finished and stored."""
         with self._lock:
             self._num_done += num_finished
-            self._num_running, self._ticked = 0, 0.0
+            self._num_running = max(0, self._num_running - num_finished)
+            # Ticks of chunks that still run are kept: a finished chunk has ticked once in total.
+            self._ticked = max(0.0, self._ticked - num_finished) if self._num_running else 0.0
         self._report("running")
 
     def on_tick(self, share: float) -> None:

@@ -16,14 +16,16 @@ from jlibo.printable import printable
 from jlibo.sweeps import budget as memory
 from jlibo.sweeps import folder as folders
 from jlibo.sweeps import progress as meters
+from jlibo.sweeps.compiled import CompiledChunks
 from jlibo.sweeps.engines import Finished, Processes, choose_devices, local_chunks
 from jlibo.sweeps.labelled import Labelled, Variable
 from jlibo.sweeps.points import SEED, Plan, Points, as_points, check_seeds
-from jlibo.sweeps.program import CompiledChunks, Program, double_precision, trace, versions
+from jlibo.sweeps.program import Program, double_precision, stored_program, trace, versions
+from jlibo.sweeps.segments import AbstractSegmentedRun
 
 
 def sweep(
-    run_fn: Callable[..., Any],
+    run_fn: Callable[..., Any] | AbstractSegmentedRun,
     grid: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
     *,
     num_seeds: int = 1,
@@ -31,12 +33,14 @@ def sweep(
     chunk: int | None = None,
     memory_budget: int | None = None,
     devices: int | Sequence[Any] | None = None,
+    num_threads: int = 1,
     dims: Mapping[str, Sequence[str]] | None = None,
     coords: Mapping[str, Any] | None = None,
     out: str | Path | None = None,
     client: Any = None,
     progress: bool | meters.ProgressFn = False,
     attrs: Mapping[str, Any] | None = None,
+    program_name: str | None = None,
     key: PRNGKeyArray,
 ) -> Labelled:
     """Run `run_fn(key=key, **point)` for every point of a grid and every seed. `run_fn` is traced once.
@@ -45,7 +49,7 @@ def sweep(
 
     - `run_fn`: a function of `key` and the hyper-parameters of `grid` that works under `jit` and `vmap`. If
       it has no argument named `key`, the key is its first argument. Returns a tree of arrays, such as one
-      array, a dictionary or a `LifelongResult`.
+      array, a dictionary or a `LifelongResult`. Or an `AbstractSegmentedRun`.
     - `grid`: `{"lam": [0.1, 0.5], "omega": [0.2, 0.3]}` for all combinations, or
       `[{"lam": 0.1, "omega": 0.2}, ...]` for a list of points.
     - `num_seeds`, `first_seed`: seeds are `first_seed`, `first_seed + 1`, .... Seed i uses
@@ -55,6 +59,8 @@ def sweep(
       after any interruption and on Dask. Between one device and several, the last bit of a float may differ.
     - `memory_budget`: bytes per device; by default half of the free memory.
     - `devices`: number of local devices or a list of them; by default all.
+    - `num_threads`: number of chunks that a single CPU device computes at a time. More than 1 is faster, and
+      gives the same result. A function that calls LAPACK in a loop can deadlock with several (jax 0.10).
     - `dims`: names of the axes of outputs, such as `{"curve": ("step",)}`. Those of a `LifelongResult` are
       known.
     - `coords`: values along axes of outputs, such as `{"agent": ["full", "libo"]}`.
@@ -63,6 +69,9 @@ def sweep(
     - `progress`: True for a progress bar, or a function of the share of work done and a word. It advances per
       chunk, and without `out` and `client` also by the ticks of `run_fn` (`sweeps.tick`).
     - `attrs`: metadata for the result, as JSON. A folder is resumed only with the same `attrs`.
+    - `program_name`: identifies `run_fn` and everything it closes over. If given, the traced program is
+      stored in the cache folder of jax, and another process with the same name does not trace again. Changes
+      of the function's code are not noticed.
     - `key`: JAX PRNG key.
 
     **Returns:** a `Labelled`. Its axes are those of the points, then `seed`, then those of each output. Under
@@ -99,7 +108,19 @@ def sweep(
         if meter is not None:
             meter.say("tracing")
         inner = meter if out is None and client is None else None
-        program = trace(run_fn, points, key, dims=dims, meter=inner)
+        local = choose_devices(1 if client is not None else devices)
+        check_count("num_threads", num_threads)
+        if num_threads > 1 and (len(local) > 1 or local[0].platform != "cpu"):
+            fail("num_threads", "1 with several devices or an accelerator", num_threads)
+
+        def traced() -> Program:
+            return trace(run_fn, points, key, dims=dims, meter=inner)
+
+        if program_name is None or len(local) > 1 or client is not None:
+            program = traced()
+        else:
+            usual = memory.wanted_chunk(points.num_points * num_seeds, local) if chunk is None else chunk
+            program = stored_program(f"{program_name} {sorted(points.values)}", usual, traced)
         memory.check_result(program, points.num_points * num_seeds)
         empty = _coordinates(points, num_seeds, first_seed, program, coords)
         processes = Processes()
@@ -119,7 +140,7 @@ def sweep(
                 problem = str(error)
         _stop_together(processes, problem)
         compiled, chunk = _chosen_program(
-            program, points, num_seeds, chunk, memory_budget, devices, client, processes, meter, key
+            program, points, num_seeds, chunk, memory_budget, local, client, processes, meter, key
         )
         plan = Plan(points, num_seeds, first_seed, chunk)
         folder = None
@@ -149,7 +170,9 @@ def sweep(
 
             finished = dask_chunks(client, run_fn, program, plan, key, dims, todo, meter)
         else:
-            finished = local_chunks(_compiled_now(compiled, meter), plan, todo, meter)
+            finished = local_chunks(
+                _compiled_now(compiled, meter), plan, todo, meter, num_threads=num_threads
+            )
         parts: dict[int, list[np.ndarray]] = {}
         with contextlib.closing(finished):
             for number, arrays in finished:
@@ -207,14 +230,13 @@ def _coordinates(
 
 
 def _chosen_program(
-    program, points, num_seeds, chunk, memory_budget, devices, client, processes, meter, key
+    program, points, num_seeds, chunk, memory_budget, local, client, processes, meter, key
 ) -> tuple[Callable[[], CompiledChunks], int]:
     """Return a function that returns the compiled program, and the chunk size.
 
     The program is compiled here only if that is needed to choose the chunk size.
     """
     num_lanes = points.num_points * num_seeds
-    local = choose_devices(1 if client is not None else devices)
     if memory_budget is not None:
         check_count("memory_budget", memory_budget)
 
