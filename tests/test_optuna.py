@@ -304,7 +304,7 @@ def test_what_the_space_cannot_hold_is_sampled_independently():
         return objective()(trial) + (trial.suggest_int("wide", 0, 2**50) < 0)
 
     study = optuna.create_study(sampler=LiBOSampler(seed=0))
-    with pytest.warns(LiBOSamplerWarning, match="'wide'.*more than the model can hold") as said:
+    with pytest.warns(LiBOSamplerWarning, match="'wide'.*not supported by the model") as said:
         study.optimize(wide, n_trials=5)
     assert len(said) == 1
 
@@ -368,7 +368,7 @@ def test_a_memory_of_another_problem_is_refused_or_passed_over(tmp_path):
     other = SearchSpace(x=Float(0, 2))
     with Memory.open(tmp_path / "other.db", space=other, maximise=False) as memory:
         study = optuna.create_study(sampler=LiBOSampler(memory, seed=0))
-        with pytest.warns(LiBOSamplerWarning, match="of another search space(?s:.*)'x': Float") as said:
+        with pytest.warns(LiBOSamplerWarning, match="has another search space(?s:.*)'x': Float") as said:
             study.optimize(objective(), n_trials=4)
         assert len(said) == 1
         assert memory.tasks() == []
