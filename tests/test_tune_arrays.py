@@ -21,7 +21,18 @@ finite = st.floats(allow_nan=False, allow_infinity=False)
 
 def trial(number, params, state="complete", score=1.0, task_id=1, explored=False):
     score = score if state == "complete" else None
-    return TrialRecord(number, task_id, number, params, state, score, explored, None, "", None)
+    return TrialRecord(
+        id=number,
+        task_id=task_id,
+        number=number,
+        params=params,
+        state=state,
+        score=score,
+        explored=explored,
+        owner=None,
+        created="",
+        finished=None,
+    )
 
 
 # --- scores -------------------------------------------------------------------------------------------------

@@ -177,7 +177,18 @@ def test_a_listed_configuration_that_another_process_took_is_replaced_by_a_liste
 
 
 def record(number, state="complete", explored=False):
-    return TrialRecord(0, 0, number, CONFIGS[number], state, 0.0, explored, None, "", None)
+    return TrialRecord(
+        id=0,
+        task_id=0,
+        number=number,
+        params=CONFIGS[number],
+        state=state,
+        score=0.0,
+        explored=explored,
+        owner=None,
+        created="",
+        finished=None,
+    )
 
 
 def is_forced(model, trials, budget=16):

@@ -189,7 +189,18 @@ def test_the_history_is_what_reading_all_again_gives(seed):
 def records(num_tasks, num_trials, explored=0):
     tasks = [TaskRecord(n, f"task {n}", None, "tuner", 0, "") for n in range(num_tasks)]
     trials = [
-        TrialRecord(0, n, m, params, "complete", float(-abs(m - 700)), m < explored, None, "", "")
+        TrialRecord(
+            id=0,
+            task_id=n,
+            number=m,
+            params=params,
+            state="complete",
+            score=float(-abs(m - 700)),
+            explored=m < explored,
+            owner=None,
+            created="",
+            finished="",
+        )
         for n in range(num_tasks)
         for m, params in enumerate(configs(num_trials, n))
     ]

@@ -13,7 +13,7 @@ failed trials do not, because nothing is learned from them. Afterwards the polic
 import dataclasses
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import equinox as eqx
 import jax
@@ -170,9 +170,7 @@ def next_config(
         learned.knowledge,
         model.features,
         rows,
-        candidates.features,
-        None if near is None else near.astype(dtype),
-        available,
+        _Choices(candidates.features, None if near is None else near.astype(dtype), available),
         np.asarray(log_unit, dtype),
         key=key,
     )
@@ -197,6 +195,15 @@ def _ranked(
     )
 
 
+@final
+class _Choices(NamedTuple):
+    """The candidates of one call: the fixed ones by their features, then new unit points, if any."""
+
+    fixed_features: Float[Array, "fixed features"]
+    near: Float[Any, "near dim"] | None
+    available: Bool[Any, " candidates"]
+
+
 @eqx.filter_jit
 def _best_candidates(
     policy: AbstractPolicy,
@@ -204,17 +211,16 @@ def _best_candidates(
     knowledge: engine.Knowledge,
     features: AbstractFeatures,
     rows: arrays.OwnRows | engine.OwnTrials,
-    fixed_features: Float[Array, "fixed features"],
-    near: Float[Any, "near dim"] | None,
-    available: Bool[Any, " candidates"],
+    choices: _Choices,
     log_units: Float[Any, ""],
     *,
     key: PRNGKeyArray,
 ) -> Int[Array, " ranked"]:
-    """Return the ranking of `engine.suggest`; evaluates the features of `near` in the same compiled call."""
-    if near is not None:
-        fixed_features = jnp.concatenate([fixed_features, features(near)])
+    """Return the ranking of `engine.suggest`; the features of new points are evaluated in the same call."""
+    values = choices.fixed_features
+    if choices.near is not None:
+        values = jnp.concatenate([values, features(choices.near)])
     own = rows.with_features(features) if isinstance(rows, arrays.OwnRows) else rows
     return engine.suggest(
-        policy, scaling, knowledge, own, fixed_features, available, log_units, key=key
+        policy, scaling, knowledge, own, values, choices.available, log_units, key=key
     ).ranking

@@ -1,4 +1,4 @@
-"""The trials of the running task as arrays, updated at a cost proportional to the number of changed trials.
+"""The trials of the running task as arrays, updated at a cost in proportion to the changes. Internal.
 
 A task may have thousands of trials. They are read from the memory once. Afterwards only new trials are read,
 and those that were pending and have finished since. The products of features from which the compressed rows

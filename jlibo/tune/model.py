@@ -45,7 +45,7 @@ CHECKED_TASKS, CHECKED_BUDGET = 128, 50
 
 
 @final
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Model:
     """What a space and a mode determine. Created by `make_model`."""
 
@@ -99,14 +99,14 @@ def make_model(
     if candidates is not None:
         configs, points = _listed(space, candidates)
     return Model(
-        space,
-        without_names(features),
-        features.names,
-        points,
-        configs,
-        learner,
-        policy,
-        modes.make_scaling(),
+        space=space,
+        features=without_names(features),
+        names=features.names,
+        points=points,
+        configs=configs,
+        learner=learner,
+        policy=policy,
+        scaling=modes.make_scaling(),
     )
 
 

@@ -91,7 +91,20 @@ def records(
             continue
         score = scores.get(trial.number)
         state = "pending" if trial.state == TrialState.RUNNING else "failed" if score is None else "complete"
-        found.append(TrialRecord(0, task_id, trial.number, params, state, score, False, None, "", None))
+        found.append(
+            TrialRecord(
+                id=0,
+                task_id=task_id,
+                number=trial.number,
+                params=params,
+                state=state,
+                score=score,
+                explored=False,
+                owner=None,
+                created="",
+                finished=None,
+            )
+        )
     return found
 
 
