@@ -1,17 +1,17 @@
-"""The paper's lifelong experiment, 20 seeds of 4 agents, beside the same experiment in NumPy.
+"""Time of the paper's lifelong experiment, 20 seeds of 4 agents, in jlibo and in NumPy.
 
     python benchmarks/paper_experiment.py [--quick] [--json FILE]
 
 `lifelong-cosine`: 20 seeds x 4 agents x 20 tasks x 100 steps x 1,000 candidates, group lassos included.
 
-- (a) plain NumPy: a Cholesky factor at every step, one process. It is timed on one seed, all agents, and
-  multiplied by the number of seeds.
-- (b) careful NumPy: jlibo's own rank-one updates, all seeds and agents at once, in single precision.
+- (a) plain NumPy: a Cholesky factor at every step, one process. It is timed on one seed with all agents, and
+  the time is multiplied by the number of seeds.
+- (b) careful NumPy: the rank-one updates of jlibo, all seeds and agents at once, in single precision.
 - jlibo warm: compiled, all seeds; and whole processes, from start to end: with an empty compilation cache
   (cold), with a filled one, and `jlibo reproduce` with its tables and figures.
 
-Both NumPy versions are handed their random draws, use the fastest group-lasso solver of three, and one or two
-BLAS threads, whichever is faster. On a small size all three must play the same actions (float64).
+Both NumPy versions get their random draws as input, and use the fastest group-lasso solver of three and one
+or two BLAS threads, whichever is faster. On a small size all three must choose the same actions (float64).
 """
 
 import importlib.util
@@ -58,7 +58,7 @@ of 5 seeds instead of 10 (a tenth slower); a blocked `argmax`."""
 
 
 def world_of(experiment, num_seeds):
-    """The draws of the experiment's seeds, as NumPy arrays, by jlibo's own functions."""
+    """Return the draws of the experiment's seeds as NumPy arrays, made by the functions of jlibo."""
     import jax
     import jax.numpy as jnp
     from numpy_baselines import Numbers, World
@@ -95,7 +95,7 @@ def world_of(experiment, num_seeds):
 
 
 def chosen_solver(world, numbers, num_rows):
-    """The group-lasso solver that is fastest on data like those of the last task."""
+    """Return the group-lasso solver that is fastest on data like those of the last task."""
     from numpy_baselines import GroupLasso
 
     solver = GroupLasso(numbers.tol)
@@ -112,7 +112,7 @@ def chosen_solver(world, numbers, num_rows):
 
 
 def best_threads(function):
-    """The number of BLAS threads with which `function` is faster, and the limit to set."""
+    """Return the number of BLAS threads with which `function` is faster, and the limit to set."""
     from threadpoolctl import threadpool_limits
 
     seconds = {}
@@ -123,7 +123,7 @@ def best_threads(function):
 
 
 def with_threads(function, threads):
-    """`function` under a limit of BLAS threads, as a contender."""
+    """Return `function` under a limit of BLAS threads, as a contender."""
     from threadpoolctl import threadpool_limits
 
     def run():
@@ -134,7 +134,7 @@ def with_threads(function, threads):
 
 
 def agreement(num_seeds=2, num_tasks=4, horizon=25):
-    """The share of actions and selections that jlibo and both NumPy versions have in common, in float64."""
+    """Return the share of equal actions and selections of jlibo and both NumPy versions, in float64."""
     import dataclasses
 
     import jax
@@ -163,7 +163,7 @@ def agreement(num_seeds=2, num_tasks=4, horizon=25):
 
 
 def run_child(request):
-    """A fresh process: import, compile or find, run. Says how long each took."""
+    """Import, compile or load from the cache, and run, in a new process; print the time of each."""
     os.environ["JAX_COMPILATION_CACHE_DIR"] = request["cache"]
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
@@ -186,7 +186,7 @@ def make_experiment(quick):
 
 
 def fresh_processes(num_seeds, quick, repeats):
-    """Seconds of whole processes: cold, with a filled cache, and the command line with its figures."""
+    """Return seconds of whole processes: cold, with a filled cache, and the command line with figures."""
     cold, warm, command, parts = [], [], [], {}
     for _ in range(repeats):
         with tempfile.TemporaryDirectory() as folder:
@@ -199,7 +199,7 @@ def fresh_processes(num_seeds, quick, repeats):
                 begin = time.perf_counter()
                 words = f"reproduce lifelong-cosine --seeds {num_seeds} --out {folder}/out"
                 environment = {**os.environ, "XDG_CACHE_HOME": folder}
-                for _ in range(2):  # the first fills the command's own cache
+                for _ in range(2):  # the first run fills the cache of the command
                     begin = time.perf_counter()
                     harness.subprocess.run(
                         [sys.executable, "-m", "jlibo.cli", *words.split()],
@@ -247,7 +247,7 @@ def main():
         "plain": with_threads(plain, plain_threads),
         "careful": with_threads(careful, careful_threads),
         "jlibo": harness.timed(prepared.run),
-        # In the same rounds: only side by side do they tell whether threads pay.
+        # In the same rounds, so that the times with and without threads are comparable.
         "one thread": harness.timed(one_thread.run),
     }
     timings = harness.interleaved(contenders, repeats=2 if options.quick else 7, budget=45.0)

@@ -1,9 +1,9 @@
-"""How time and memory grow: with seeds, features, candidates and tasks.
+"""Growth of time and memory with the number of seeds, features, candidates and tasks.
 
     python benchmarks/scaling.py [--quick] [--json FILE]
 
-Each size runs in a process of its own, so that its peak memory is its own. Seeds go through the experiments'
-runner, which plays them in chunks; the other sizes through `run_lifelong` with Meta-KGL on a few seeds.
+Each size runs in a separate process, so that its peak memory can be measured. Seeds are run by the
+experiments' runner in chunks; the other sizes by `run_lifelong` with Meta-KGL on a few seeds.
 """
 
 import json
@@ -40,7 +40,7 @@ of a task rises with their number, and a run's with the square of it."""
 
 
 def run_child(request):
-    """One size: compile, run, and tell."""
+    """Compile and run one size, and print the result."""
     os.environ.setdefault("NPROC", str(max(4, os.cpu_count() or 1)))
     axis, base, value = request["axis"], request["base"], request["value"]
     answer = seeds_run(value, base) if axis == "seeds" else lifelong_run({**base, axis: value})
@@ -60,7 +60,7 @@ def seeds_run(num_seeds, base):
     repeats = 3 if num_seeds <= 1000 else 1
     seconds, result = [], None
     for _ in range(repeats):
-        result = None  # what the last repeat answered is not part of this one's memory
+        result = None  # free the result of the last repeat, which would count as memory of this one
         begin = time.perf_counter()
         result = prepared.run()
         seconds.append(time.perf_counter() - begin)
@@ -112,7 +112,7 @@ def lifelong_run(size):
 
 
 def units_of(axis, value, base):
-    """How many of the things whose time is told."""
+    """Return the number of units to which the reported time refers."""
     if axis == "seeds":
         return value
     tasks = value if axis == "tasks" else base["tasks"]
