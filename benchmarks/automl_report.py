@@ -207,7 +207,7 @@ def summarise(study: Study, control: Study | None) -> dict[str, Any]:
 def show(
     study: Study, control: Study | None, seconds: dict[str, float], machine: dict[str, Any], folder: Path
 ) -> None:
-    """Print the tables and the aims, and write the report and the plot."""
+    """Print the tables, aims and times, and write the plot."""
     console = Console()
     if not console.is_terminal:
         console = Console(width=120)
