@@ -143,7 +143,7 @@ def main():
             )
         ],
         aims=[harness.aim("ask, warm, milliseconds", WANTED_MS, runs["file"]["ask_ms"], at_most=True)],
-        notes="The memory in RAM runs second: what the first one compiled is compiled already.",
+        notes="The memory in RAM runs second, with the programs that the first run compiled.",
         quick=options.quick,
     )
     harness.report(result, options.json)

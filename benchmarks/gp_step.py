@@ -31,16 +31,16 @@ INTERPRETERS = dict(
 )
 
 NOTES = """\
-jlibo's step does not see how many observations there were: the belief is a mean and a variance at each
-candidate and a factor of the weights' covariance. A single step of 1,000 candidates and 50 features is
-about 0.2 million floating-point operations, so that most of its time is jax's own dispatch of a call and
-the start of 25 kernels (jlibo and GPJax run with `jax_cpu_enable_async_dispatch` off, as whoever waits for
-each answer should: with it a thread is woken for every call, and a step takes more than twice as long); a
-batch of beliefs (`vmap`, as in a sweep over seeds) shares it, and the row "in a batch of 100" has the time
-of one of them. Peers condition on everything at each call: n^2 (n + candidates). The aim is taken against
-the fastest peer at each n. What was changed: the product with the features has no transpose (three times
-faster for one vector), and the features are no part of the state that a step returns, so that nobody copies
-them. All are timed in a row, after a first call: 200 steps of jlibo, 5 answers of a peer."""
+The cost of a jlibo step does not depend on the number of observations: the belief is a mean and a variance
+at each candidate and a factor of the weights' covariance. A single step of 1,000 candidates and 50 features
+is about 0.2 million floating-point operations, so most of its time is jax's dispatch of a call and the
+launch of 25 kernels. jlibo and GPJax run with `jax_cpu_enable_async_dispatch` off, which is better for a
+caller that waits for each result: with it, every call wakes a thread, and a step takes more than twice as
+long. A batch of beliefs (`vmap`, as in a sweep over seeds) shares this overhead; the row "in a batch of
+100" has the time of one of them. Peers condition on all observations at each call: n^2 (n + candidates).
+The aim is relative to the fastest peer at each n. Changes: the product with the features has no transpose
+(three times faster for one vector), and the features are not part of the state that a step returns, so they
+are not copied. All are timed in sequence after a first call: 200 steps of jlibo, 5 calls of a peer."""
 
 
 def draw_data(size, seed=0):

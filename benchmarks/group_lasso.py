@@ -36,10 +36,10 @@ import reference  # noqa: E402
 NOTES = """\
 All solvers reach the same relative duality gap, 1e-6, in float64. Peers get their best representation
 (dense or sparse), tolerance, and one or two threads; "celer core" is its private solver called with all
-set-up made beforehand, and is not counted among the peers. Large problems are bound by reading the design
-three times; small ones by the overhead of XLA's kernels, some microseconds a step. Batching lanes into
+set-up done beforehand, and is not counted among the peers. Large problems are bound by reading the design
+three times; small ones by the overhead of XLA's kernels, some microseconds per step. Batching lanes into
 wider kernels was slower (tiny products do not vectorise better), and a Gram matrix inside the working set
-gained nothing."""
+had no benefit."""
 
 AIMS = {(50, 20, 200): 5, (100, 50, 500): 10}
 """Wanted speed-up over the best peer, at the headline's lambda; for the batch it is BATCH_AIM."""

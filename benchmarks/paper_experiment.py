@@ -28,33 +28,33 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 
 NOTES = """\
-(a) and (b) are handed their random draws for free; jlibo makes its own. A fresh process is timed from
-outside, from start to end, interpreter and imports included, without drawing figures (NumPy draws none
-either); `jlibo reproduce` draws them as PNG and PDF. With a filled cache the program is also spared its
-tracing where the package `flatbuffers` is installed, which jax needs to write a traced program; the table
-says whether it was.
+(a) and (b) get their random draws as input, which is not timed; jlibo draws its own. A fresh process is
+timed from outside, from start to end, including interpreter and imports, without figures (NumPy draws none
+either); `jlibo reproduce` draws them as PNG and PDF. With a filled cache, tracing is skipped too if the
+package `flatbuffers` is installed, which jax needs to serialise a traced program; the table states whether
+it was.
 
-The shares of a step and what batches of seeds gain were measured in processor time while other work ran on
-the machine, so that they are rough. Where a step went before: 27 % in `argmax`, 27 % in the update of the
-means, 15 % in the product with the candidates' features, 14 % in the update of the variances, 12 % in that
-of the factor. What was changed: the product is written so that its answer has the layout of means and
-variances, [lanes, candidates] (the other way round every reader went across the rows), and `argmax` is two
-plain reductions, which vectorise: together 30 % off the loop. Programs make their own keys, environments
-and first states: made outside, each small operation was compiled on its own, 3 s in all. The traced program
-is kept beside jax's compilation cache; optax is imported only by who plays on a box. Batches of seeds run
-in threads, one a core: side by side with one thread this gained only a tenth on the busy machine, and the
-rows "warm" and "warm, one thread" tell what it gains here.
+The shares of a step and the gain from batches of seeds were measured in processor time while other work ran
+on the machine, so they are rough. Shares of a step before the optimisation: 27 % in `argmax`, 27 % in the
+update of the means, 15 % in the product with the candidates' features, 14 % in the update of the variances,
+12 % in that of the factor. Changes: the result of the product has the layout of means and variances,
+[lanes, candidates] (with the transposed layout, later kernels read across rows), and `argmax` is two plain
+reductions, which vectorise. Together this reduced the time of the loop by 30 %. Keys, environments and
+initial states are computed inside of the programs; outside, each small operation was compiled separately, 3
+s in all. The traced program is stored beside jax's compilation cache, and optax is imported only for
+optimisation over a box. Batches of seeds run in threads, one per core. Compared with one thread this gained
+only a tenth on the busy machine; the rows "warm" and "warm, one thread" show the gain here.
 
-A fresh process with an empty cache is nearly all compilation, in which both cores are busy: of 10 s of
-processor time the random draws take a fifth, the loop three tenths, LiBO's solver a quarter and F-LiBO's a
-sixth; tracing takes 1.3 s before that. LLVM's second level of optimisation instead of the third took a
-seventh off, and the run is no slower. With a filled cache half of the time is the import (jax alone 0.4 to
-0.5 s), and most of the rest LLVM's loading of the program (0.3 s) and the run.
+A fresh process with an empty cache spends nearly all its time in compilation, which uses both cores. Of 10
+s of processor time the random draws take a fifth, the loop three tenths, LiBO's solver a quarter and
+F-LiBO's a sixth; tracing takes 1.3 s before that. LLVM's second optimisation level instead of the third
+reduced the compilation by a seventh, and the run is no slower. With a filled cache half of the time is the
+import (jax alone 0.4 to 0.5 s), and most of the rest is LLVM's loading of the program (0.3 s) and the run.
 
-What did not pay: level 0 (half the compilation, but three times the run); XLA's older emitters of fused
-kernels (a third off the compilation, a quarter onto the run); group lassos of few features without working
-sets (a tenth off the compilation, 1.6 times the run); compiling in more, smaller parts (no change); batches
-of 5 seeds instead of 10 (a tenth slower); a blocked `argmax`."""
+Without benefit: level 0 (half the compilation, but three times the run); XLA's older emitters of fused
+kernels (a third less compilation, a quarter more run time); group lassos of few features without working
+sets (a tenth less compilation, 1.6 times the run); compiling in more, smaller parts (no change); batches of
+5 seeds instead of 10 (a tenth slower); a blocked `argmax`."""
 
 
 def world_of(experiment, num_seeds):

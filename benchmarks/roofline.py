@@ -20,14 +20,14 @@ import numpy as np
 NUM_CANDIDATES, NUM_FEATURES = 1000, 50
 
 NOTES = """\
-Work of a lane's step, N candidates and d features: 2Nd for the product with the candidates, 2d^2 each for
-the factor's image, its direction and its update, 9N for means, variances and scores. Bytes: the factor read
-and written, means and variances read and written; the candidates' features are shared by all lanes and
-counted once a thread. Square roots count as one operation. What the loop pays beyond the limit: the passes
-over means, variances and scores are separate kernels, each of which reads and writes what the one before
-wrote (XLA does not fuse through a matrix product or a reduction), about 25 kernels a step are started at
-some microseconds each, and the product itself, 50 deep, runs at a part of the peak, which is measured at
-its best size: the row "its product alone" has the time of nothing but the products."""
+Work of a step of one lane with N candidates and d features: 2Nd for the product with the candidates, 2d^2
+each for the factor's image, its direction and its update, 9N for means, variances and scores. Bytes: the
+factor read and written, means and variances read and written; the candidates' features are shared by all
+lanes and counted once per thread. Square roots count as one operation. Costs beyond the limit: the passes
+over means, variances and scores are separate kernels, each of which reads and writes the output of the
+previous one (XLA does not fuse through a matrix product or a reduction); about 25 kernels per step are
+launched at some microseconds each; and the product, with an inner dimension of 50, runs at a part of the
+peak, which is measured at its best size. The row "its product alone" has the time of the products only."""
 
 
 def work(num_lanes):

@@ -31,12 +31,12 @@ UNITS = dict(
 )
 
 NOTES = """\
-Memory is the peak of the whole process, in MB; the first row of seeds shows what Python, jax and the
-compiled program take before there is anything to compute. Beyond a chunk (100 seeds over all threads) only
-the results themselves grow, which are kept on the host: the column "results" has their size, and the peak
-has room for them twice, when the chunks are joined. A step costs candidates x features for the product and
-features^2 for the factor of the covariance; a task's group lasso has all past tasks in it, so that the time
-of a task rises with their number, and a run's with the square of it."""
+Memory is the peak of the whole process, in MB; the first row of seeds shows the memory of Python, jax and
+the compiled program without computation. Beyond a chunk (100 seeds over all threads) only the results grow,
+which are kept on the host: the column "results" has their size, and the peak contains them twice, when the
+chunks are joined. A step costs candidates x features for the product and features^2 for the factor of the
+covariance. The group lasso of a task includes all past tasks, so that the time of a task grows linearly
+with their number and that of a run quadratically."""
 
 
 def run_child(request):
