@@ -1,4 +1,4 @@
-"""How long `ask` takes: three parameters, fifty past tasks of a hundred trials, a task of a hundred more.
+"""Latency of `ask`: three parameters, fifty past tasks of a hundred trials each, a new task of a hundred.
 
     python benchmarks/ask_latency.py [--quick] [--json FILE]
 
@@ -6,11 +6,11 @@
 |----------|------------------------------------------------------------------------------------------------|
 | SQLite   | reading the task's trials, writing the new one (it is on the disk when `ask` returns)          |
 | engine   | features of the new candidates, belief, policy, best candidate: one compiled call              |
-| the rest | Python and NumPy: candidates near the best, what is left to try, records to arrays             |
+| the rest | Python and NumPy: candidates near the best, untried candidates, records to arrays              |
 
-`processor_ms` is the time on processors, all threads together: it tells more where other programs run too.
-The first question also compiles and learns from the past, and is told apart. The memory is a file in the
-temporary folder, and once in RAM: the difference is the disk's.
+`processor_ms` is the processor time of all threads, which is more reliable on a busy machine. The first call
+also compiles and learns from the past, and is reported separately. The memory is a file in the temporary
+folder in one run, and in RAM in the other; the difference is the cost of the disk.
 """
 
 import contextlib
@@ -34,14 +34,14 @@ WANTED_MS = 20.0
 
 
 def value(params, number):
-    """A smooth function with its best elsewhere in each task."""
+    """Return the value of a smooth function whose maximum differs between tasks."""
     point = SPACE.to_unit(params)
     peak = 0.6 + 0.1 * np.sin(number)
     return 0.8 - (point[1] - peak) ** 2 - 0.3 * (point[0] - 0.5) ** 2 * point[1]
 
 
 class Clock:
-    """Seconds spent inside of wrapped functions since the last `read`."""
+    """Measures the seconds spent inside of wrapped functions since the last `read`."""
 
     def __init__(self):
         self.seconds = 0.0
@@ -64,7 +64,7 @@ class Clock:
 
 @contextlib.contextmanager
 def measured(memory):
-    """Clocks around the memory's calls and around the compiled call."""
+    """Measure the time of the memory's calls and of the compiled call by two clocks."""
     sqlite, engine = Clock(), Clock()
     for name in MEMORY_CALLS:
         setattr(memory, name, sqlite.around(getattr(memory, name)))
@@ -143,7 +143,7 @@ def main():
             )
         ],
         aims=[harness.aim("ask, warm, milliseconds", WANTED_MS, runs["file"]["ask_ms"], at_most=True)],
-        notes="The memory in RAM runs second: what the first one compiled is compiled already.",
+        notes="The memory in RAM runs second, with the programs that the first run compiled.",
         quick=options.quick,
     )
     harness.report(result, options.json)

@@ -1,4 +1,4 @@
-"""How many trials does a new tuning task need, when others came before?
+"""Number of trials that a tuning task needs after other tasks, for jlibo and its peers.
 
     python -m benchmarks.automl [--orders 20] [--peer-repeats 2] [--csv FILE --log NAME --minimise]
 
@@ -8,15 +8,16 @@ random orders, with 50 trials each and no configuration tried twice. `make autom
 | method                               | what it is                                                          |
 |--------------------------------------|---------------------------------------------------------------------|
 | `random`                             | random search; its expectation is exact                             |
-| `gp-ucb`, `gp-ei`                    | jlibo's two policies on the full kernel: no memory of other tasks   |
-| `paper`, `adaptive`                  | jlibo's two modes, as `Tuner` plays them: they learn from each task |
-| `optuna-tpe`, `optuna-gp`, `botorch` | the peers, see `automl_peers`: no memory of other tasks             |
+| `gp-ucb`, `gp-ei`                    | jlibo's two policies on the full kernel, without past tasks         |
+| `paper`, `adaptive`                  | jlibo's two modes, as in `Tuner`: they learn from each task         |
+| `optuna-tpe`, `optuna-gp`, `botorch` | the peers, see `automl_peers`, without past tasks                   |
 
-The control is the same tasks made unrelated: each task's parameters are swapped and reversed at random.
+As a control, the same tasks are made unrelated: the parameters of each task are swapped and reversed at
+random.
 
-Where a policy holds several configurations for equally good, one of them is drawn. Before its first reward an
-agent without a past knows all corners of the box equally little, and the first row of the table happens to be
-a corner that is good on most tasks: the order of the rows must not give it that for nothing.
+If several configurations have equal scores, one of them is drawn at random. Before its first reward an agent
+without past tasks gives equal scores to all corners of the box, and the first row of the table happens to be
+a corner that is good on most tasks. Ties broken by the order of the rows would favour such an agent.
 """
 
 import argparse
@@ -46,12 +47,12 @@ from benchmarks.automl_table import (
 from jlibo.tune import modes
 
 PAIRS = {"paper": "gp-ucb", "adaptive": "gp-ei"}
-"""A mode, and the agent with the same policy that never learns."""
+"""Each mode, and the agent with the same policy that does not learn."""
 PACKAGES = ("jlibo", "jax", "jaxlib", "numpy", "optuna", "botorch", "gpytorch", "torch")
 
 
 class RandomTies(jlibo.AbstractPolicy):
-    """The same policy, where equal scores (to round-off) are put in a random order."""
+    """Wraps a policy so that equal scores (up to round-off) are in a random order."""
 
     policy: jlibo.AbstractPolicy
     noise_std: Float[Array, ""]
@@ -72,9 +73,9 @@ def play(
     points: np.ndarray | None = None,
     progress_fn=None,
 ) -> dict[str, np.ndarray]:
-    """A mode and its agent without memory on all orders at once: each agent's runs, [order, place, step].
+    """Run a mode and its agent without memory on all orders; return the runs [order, place, step] by agent.
 
-    `points` are [order, task, g, dim], where each order's tasks have points of their own.
+    `points` are [order, task, g, dim] if the tasks of each order have points of their own.
     """
     features = problem.space.features()
     policy = modes.make_policy(mode)
@@ -98,19 +99,19 @@ def play(
 
     keys = jax.random.split(jax.random.key(seed), len(orders))
     runs = jax.jit(jax.vmap(run))(orders, keys, points)
-    jax.effects_barrier()  # the last reports of progress
+    jax.effects_barrier()  # wait for the last progress callbacks
     return {name: np.asarray(actions) for name, actions in runs.items()}
 
 
 def in_order(env: jlibo.TableEnv, order) -> jlibo.TableEnv:
-    """The same tasks in the given order."""
+    """Return the same tasks in the given order."""
     return eqx.tree_at(lambda env: env.order, env, order)
 
 
 def play_modes(
     problem: Problem, orders: np.ndarray, *, budget: int, seed: int
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], dict[str, float]]:
-    """jlibo's part: its four agents, two of them once more on unrelated tasks, and the seconds of each."""
+    """Run jlibo's four agents, two of them also on unrelated tasks; return both and the seconds of each."""
     unrelated = draw_unrelated(problem, len(orders), seed)
     parts = {"paper": ("paper", None), "adaptive": ("adaptive", None), "control": ("adaptive", unrelated)}
     words = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
@@ -132,7 +133,7 @@ def play_modes(
 
 
 def read_problem(arguments: argparse.Namespace) -> Problem:
-    """The table that was asked for."""
+    """Return the problem of the requested table."""
     if arguments.csv is None:
         name, table, metric = "glmnet", jlibo.load_table("glmnet"), arguments.metric or "auc"
     else:
@@ -143,14 +144,14 @@ def read_problem(arguments: argparse.Namespace) -> Problem:
 
 
 def choose_peers(arguments: argparse.Namespace) -> list[str]:
-    """The peers that can run; a word about those that cannot."""
+    """Return the peers that are installed; print those that are not."""
     chosen = []
     for peer in [] if arguments.without_peers else automl_peers.NEEDS:
         if automl_peers.available(peer):
             chosen.append(peer)
         else:
             needs = ", ".join(automl_peers.NEEDS[peer])
-            print(f"{peer}: left out, for it needs {needs} (`make automl` has an environment with them)")
+            print(f"{peer}: left out, because it needs {needs} (`make automl` has an environment with them)")
     return chosen
 
 
@@ -167,7 +168,7 @@ def read_arguments(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--orders", type=int, default=20, help="random orders of the tasks (%(default)s)")
     parser.add_argument("--budget", type=int, default=50, help="trials a task (%(default)s)")
     parser.add_argument("--peer-repeats", type=int, default=2, help="runs a task and peer (%(default)s)")
-    parser.add_argument("--tasks", type=int, help="the first so many tasks of the table alone")
+    parser.add_argument("--tasks", type=int, help="use only the first TASKS tasks of the table")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=2, help="processes for the peers (%(default)s)")
     parser.add_argument("--without-peers", action="store_true", help="jlibo and random search alone")

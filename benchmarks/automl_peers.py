@@ -1,16 +1,15 @@
 """The peers of the AutoML benchmark: Optuna's TPE and Gaussian-process samplers, and BoTorch.
 
-None of them has a memory of other tasks, so that a run depends on its task and its seed alone: each is made
-once for a (task, repeat), by worker processes, and kept in a file for the next time. All try configurations
-of the table, none twice:
+None of them learns from other tasks, so a run depends only on its task and its seed. Each (task, repeat) is
+run once, by worker processes, and stored in a file. All peers try configurations of the table, none twice:
 
-| peer         | how it is given the table                                                                |
+| peer         | use of the table                                                                         |
 |--------------|------------------------------------------------------------------------------------------|
 | `optuna-tpe` | suggests in the unit box; the nearest configuration not tried yet is tried and told      |
 | `optuna-gp`  | the same                                                                                 |
-| `botorch`    | 3 random ones, then the greatest log expected improvement among all that are left        |
+| `botorch`    | 3 random ones, then the largest log expected improvement among the untried ones          |
 
-Their settings are their own defaults; Optuna begins with 10 random trials.
+All have their default settings; Optuna begins with 10 random trials.
 """
 
 import hashlib
@@ -43,12 +42,12 @@ THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def available(peer: str) -> bool:
-    """Whether everything that a peer needs is installed."""
+    """Return whether the packages of a peer are installed."""
     return all(importlib.util.find_spec(package) is not None for package in NEEDS[peer])
 
 
 def snap(point: np.ndarray, points: np.ndarray, tried: np.ndarray) -> int:
-    """The configuration nearest to `point` among those not tried yet."""
+    """Return the row of the untried configuration nearest to `point`."""
     distance = np.sum((points - point) ** 2, axis=1)
     return int(np.argmin(np.where(tried, np.inf, distance)))
 
@@ -57,8 +56,8 @@ def snap(point: np.ndarray, points: np.ndarray, tried: np.ndarray) -> int:
 
 
 def run_optuna(kind: str, points: np.ndarray, values: np.ndarray, budget: int, seed: int) -> list[int]:
-    """A study of its own. What was suggested is closed as failed, which samplers ignore, and the
-    configuration that was tried in its place is added."""
+    """Run a new study. The suggested trial is closed as failed, which samplers ignore, and the nearest
+    configuration of the table is added as a trial."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -79,7 +78,7 @@ def run_optuna(kind: str, points: np.ndarray, values: np.ndarray, budget: int, s
 
 
 def run_botorch(points: np.ndarray, values: np.ndarray, budget: int, seed: int) -> list[int]:
-    """A Gaussian process with BoTorch's own priors, fitted anew at every step, on standardised values."""
+    """Run a Gaussian process with BoTorch's default priors on standardised values, refitted at every step."""
     import torch
     from botorch.acquisition import LogExpectedImprovement
     from botorch.exceptions import ModelFittingError
@@ -97,7 +96,7 @@ def run_botorch(points: np.ndarray, values: np.ndarray, budget: int, seed: int) 
         try:
             fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
         except ModelFittingError:
-            model.eval()  # with the hyper-parameters it starts from
+            model.eval()  # with the initial hyper-parameters
         with torch.no_grad():
             gain = LogExpectedImprovement(model, best_f=scores[run].max())(pool[:, None, :])
         gain[run] = -torch.inf
@@ -108,7 +107,7 @@ def run_botorch(points: np.ndarray, values: np.ndarray, budget: int, seed: int) 
 def run_peer(
     peer: str, points: np.ndarray, values: np.ndarray, budget: int, seed: int
 ) -> tuple[list[int], float]:
-    """The rows that a peer tries on one task, in order, and the seconds it took."""
+    """Return the rows that a peer tries on one task, in order, and the elapsed seconds."""
     start = time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -121,10 +120,10 @@ def run_peer(
 
 
 class Runs:
-    """A peer's runs on a problem, in a file: killed and started again, it goes on where it was.
+    """The runs of a peer on a problem, stored in a file, so that a killed benchmark can be resumed.
 
-    `actions` are [task, repeat, step], -1 where nothing was tried; `seconds` are [task, repeat], NaN where
-    the run is still to be made.
+    `actions` are [task, repeat, step], -1 where nothing was tried; `seconds` are [task, repeat], NaN for
+    missing runs.
     """
 
     def __init__(self, folder: Path, peer: str, problem: Problem, budget: int, repeats: int, seed: int):
@@ -138,7 +137,7 @@ class Runs:
         self.seconds = np.full((problem.num_tasks, repeats), np.nan)
         if self.path.exists():
             with np.load(self.path, allow_pickle=False) as stored:
-                # More repeats than we want stay in the file.
+                # Keep repeats in the file that exceed the requested number.
                 more = max(repeats, stored["seconds"].shape[1]) - repeats
                 self.actions = np.pad(self.actions, ((0, 0), (0, more), (0, 0)), constant_values=-1)
                 self.seconds = np.pad(self.seconds, ((0, 0), (0, more)), constant_values=np.nan)
@@ -146,7 +145,7 @@ class Runs:
                 self.actions[:, :known], self.seconds[:, :known] = stored["actions"], stored["seconds"]
 
     def missing(self) -> list[tuple[int, int]]:
-        """(task, repeat) still to be made, all tasks of a repeat together."""
+        """Return the missing (task, repeat) pairs, ordered by repeat."""
         todo = np.argwhere(np.isnan(self.seconds[:, : self.repeats].T))
         return [(int(task), int(repeat)) for repeat, task in todo]
 
@@ -155,7 +154,7 @@ class Runs:
         self.seconds[task, repeat] = seconds
 
     def save(self) -> None:
-        """Whole or not at all."""
+        """Write the file atomically."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         part = self.path.with_suffix(f".{os.getpid()}.part")
         with part.open("wb") as stream:
@@ -164,7 +163,7 @@ class Runs:
 
 
 def seed_of(seed: int, task: int, repeat: int) -> int:
-    """A run's own seed, the same for all peers."""
+    """Return the seed of a run, which is the same for all peers."""
     return int(np.random.SeedSequence((seed, task, repeat)).generate_state(1)[0] % 2**31)
 
 
@@ -178,29 +177,29 @@ def run_peers(
     seed: int,
     workers: int = 2,
 ) -> dict[str, Runs]:
-    """Every peer on every task, `repeats` times; what is in the files already is not made again.
+    """Run every peer on every task, `repeats` times, except for the runs that are stored in files.
 
-    A peer that is installed but cannot be imported is left out, with a word about it.
+    A peer that is installed but cannot be imported is left out, with a message.
     """
     everything = {peer: Runs(folder, peer, problem, budget, repeats, seed) for peer in peers}
     unfinished = [peer for peer, runs in everything.items() if runs.missing()]
     if not unfinished:
         return everything
     for name in THREADS:
-        os.environ[name] = "1"  # for the workers: one thread each, and as many of them as cores
+        os.environ[name] = "1"  # for the workers, which have one thread each
     pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"), initializer=_quiet)
     with pool:
         for peer in unfinished:
             error = pool.submit(import_error, peer).result()
             if error:
-                print(f"{peer}: left out, for it cannot be imported ({error})")
+                print(f"{peer}: left out, because it cannot be imported ({error})")
                 del everything[peer]
         _finish(pool, {peer: everything[peer] for peer in unfinished if peer in everything}, problem, seed)
     return everything
 
 
 def _finish(pool: ProcessPoolExecutor, unfinished: dict[str, Runs], problem: Problem, seed: int) -> None:
-    """Make what is missing, with a bar a peer, and save it now and then."""
+    """Compute the missing runs, with a progress bar for each peer, and save them regularly."""
     words = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     with Progress(*words) as progress:
         bars, jobs = {}, {}
@@ -229,7 +228,7 @@ def _finish(pool: ProcessPoolExecutor, unfinished: dict[str, Runs], problem: Pro
 
 
 def import_error(peer: str) -> str | None:
-    """In a worker: what goes wrong when a peer's packages are imported."""
+    """Return the error of importing a peer's packages, or None. Runs in a worker."""
     try:
         for package in NEEDS[peer]:
             importlib.import_module(package)
@@ -239,11 +238,11 @@ def import_error(peer: str) -> str | None:
 
 
 def _quiet() -> None:
-    """In a worker, before its first run."""
+    """Silence warnings and limit threads. Runs in a worker before its first run."""
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
     try:
         import torch
-    except Exception:  # absent or broken: `import_error` tells of it
+    except Exception:  # absent or broken: reported by `import_error`
         return
     torch.set_num_threads(1)

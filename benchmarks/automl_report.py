@@ -1,9 +1,10 @@
-"""What the AutoML benchmark found: means and errors, tables, a plot, and whether each aim is met.
+"""Report of the AutoML benchmark: means and standard errors, tables, a plot, and whether each aim is met.
 
-Regret is averaged over the tasks of a block (say the last half of each order). A method with a run for each
-order has one number an order, and its standard error is over orders. A peer's runs do not depend on the
-order: the same few repeats of each task serve all orders, and its standard error is over repeats. Two methods
-are compared order by order, which leaves out that some orders' tasks are harder than others'.
+Regret is averaged over the tasks of a block (such as the last half of each order). A method with a run for
+each order has one number per order, and its standard error is over orders. The runs of a peer do not depend
+on the order: the same few repeats of each task are used for all orders, and the standard error is over
+repeats. Two methods are compared by their differences in each order, which removes the variation in
+difficulty between orders.
 """
 
 import dataclasses
@@ -38,7 +39,7 @@ COLOURS = {
 
 @dataclasses.dataclass(eq=False)
 class Study:
-    """Every method's simple regret, raw and normalised, as [order, place, repeat, step]."""
+    """Simple regret of all methods, raw and normalised, as [order, place, repeat, step]."""
 
     problem: Problem
     orders: np.ndarray
@@ -46,18 +47,18 @@ class Study:
     normalised: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
     def add_orders(self, name: str, runs: np.ndarray) -> None:
-        """Runs of their own for each order, [order, place, step]."""
+        """Add a method with separate runs for each order, [order, place, step]."""
         by_task = np.empty((self.problem.num_tasks, len(self.orders), runs.shape[-1]), int)
         numbers = np.arange(len(self.orders))[:, None]
         by_task[self.orders, numbers] = runs
         self._add(name, self.problem.regret(by_task, normalised=False)[self.orders, numbers][:, :, None])
 
     def add_repeats(self, name: str, runs: np.ndarray) -> None:
-        """Runs that do not depend on the order, [task, repeat, step]."""
+        """Add a method whose runs do not depend on the order, [task, repeat, step]."""
         self._add(name, self.problem.regret(runs, normalised=False)[self.orders])
 
     def add_expected(self, name: str, regret: np.ndarray) -> None:
-        """Raw regret that is known exactly, [task, step]."""
+        """Add a method whose expected raw regret is known exactly, [task, step]."""
         self._add(name, regret[self.orders][:, :, None])
 
     def _add(self, name: str, raw: np.ndarray) -> None:
@@ -77,19 +78,19 @@ class Study:
         return [mark for mark in MARKS if mark <= self.budget]
 
     def samples(self, name: str, block: str, *, raw: bool = False) -> np.ndarray:
-        """[order, repeat, step]: means over the tasks of a block."""
+        """Return means over the tasks of a block, [order, repeat, step]."""
         regret = (self.raw if raw else self.normalised)[name]
         return regret[:, blocks(self.problem.num_tasks)[block]].mean(1)
 
     def curve(self, name: str, block: str, *, raw: bool = False) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and standard error after each trial."""
+        """Return mean and standard error after each trial."""
         samples = self.samples(name, block, raw=raw)
         return mean_and_standard_error(samples.mean(0) if samples.shape[1] > 1 else samples.mean(1))
 
     def difference(self, name: str, other: str, block: str) -> tuple[np.ndarray, np.ndarray]:
-        """How much more normalised regret `name` has, order by order: mean and standard error.
+        """Return mean and standard error of the difference in normalised regret, paired by order.
 
-        The error is that over orders, and, of a method with repeats, that over repeats.
+        The standard error is over orders, or over repeats for a method with repeats.
         """
         left, right = self.samples(name, block), self.samples(other, block)
         mean, error = mean_and_standard_error(left.mean(1) - right.mean(1))
@@ -98,7 +99,7 @@ class Study:
         return mean, np.sqrt(error**2 + sum(part**2 for part in over_repeats))
 
     def trials_needed(self, name: str, block: str) -> dict[str, int | None]:
-        """The trials after which the mean normalised regret is below each level, None where it never is."""
+        """Return the number of trials until the mean normalised regret is below each level; None if never."""
         mean, _ = self.curve(name, block)
         reached = {level: np.flatnonzero(mean <= level) for level in LEVELS}
         return {str(level): int(steps[0]) + 1 if steps.size else None for level, steps in reached.items()}
@@ -108,7 +109,7 @@ class Study:
 
 
 def find_aims(study: Study, control: Study | None) -> list[dict[str, Any]]:
-    """Each aim, whether it is met, and the numbers that say so."""
+    """Return each aim, whether it is met, and the numbers behind it."""
     aims = []
     others = [name for name in study.names if name != OURS]
     if OURS in study.names:
@@ -158,7 +159,7 @@ def find_aims(study: Study, control: Study | None) -> list[dict[str, Any]]:
 
 
 def _beside_best(study: Study, others: list[str], means: dict[str, np.ndarray], marks) -> dict[int, dict]:
-    """At each mark, our regret beside that of the best other method."""
+    """Compare the regret at each mark with that of the best other method."""
     numbers = {}
     for mark in marks:
         best = min(others, key=lambda name: means[name][mark - 1])
@@ -174,7 +175,7 @@ def _beside_best(study: Study, others: list[str], means: dict[str, np.ndarray], 
 
 
 def summarise(study: Study, control: Study | None) -> dict[str, Any]:
-    """All numbers at the marks, in plain JSON values."""
+    """Return all numbers at the marks as plain JSON values."""
 
     def numbers(of: Study, name: str, block: str, raw: bool) -> dict[str, list[float]]:
         mean, error = of.curve(name, block, raw=raw)
@@ -206,7 +207,7 @@ def summarise(study: Study, control: Study | None) -> dict[str, Any]:
 def show(
     study: Study, control: Study | None, seconds: dict[str, float], machine: dict[str, Any], folder: Path
 ) -> None:
-    """Everything a person reads."""
+    """Print the tables, aims and times, and write the plot."""
     console = Console()
     if not console.is_terminal:
         console = Console(width=120)
@@ -285,7 +286,7 @@ def _trials_table(study: Study, block: str) -> RichTable:
 
 
 def plot(study: Study, path: Path) -> None:
-    """Normalised simple regret against trials, the first tasks beside the last."""
+    """Plot normalised simple regret against trials, for the first tasks and for the last."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 4.2), layout="constrained")

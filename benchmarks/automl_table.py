@@ -1,8 +1,8 @@
-"""The tasks of the AutoML benchmark, and what is measured on them.
+"""The tasks of the AutoML benchmark and its measures of regret.
 
 A `Problem` is a table of evaluations with its parameters in the unit box. The columns of its points follow
-the sorted names of the parameters, as the unit coordinates of a `SearchSpace` do: one array serves jlibo and
-its peers. More is better in `values`.
+the sorted names of the parameters, as the unit coordinates of a `SearchSpace` do, so that jlibo and its peers
+use the same array. Higher `values` are better.
 
 | here                | what it is                                                                          |
 |---------------------|-------------------------------------------------------------------------------------|
@@ -22,10 +22,10 @@ from jlibo.tune.space.space import Float, SearchSpace
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Problem:
-    """What every method is given.
+    """The data that every method is given.
 
-    `values[t, g]` is NaN where a task lacks the configuration; `points` are [g, dim], shared by all tasks, or
-    [t, g, dim], each task's own.
+    `values[t, g]` is NaN where a task lacks the configuration. `points` are [g, dim] if all tasks share them,
+    or [t, g, dim].
     """
 
     name: str
@@ -43,20 +43,20 @@ class Problem:
         return self.points.ndim == 2
 
     def of_task(self, task: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """A task's configurations that can be tried: their unit points, values and row numbers."""
+        """Return the available configurations of a task: their unit points, values and row numbers."""
         rows = np.flatnonzero(~np.isnan(self.values[task]))
         points = self.points if self.shared else self.points[task]
         return points[rows], self.values[task, rows], rows
 
     def digest(self) -> str:
-        """A fingerprint of everything that a method can see."""
+        """Return a hash of all data that a method is given."""
         digest = hashlib.sha256(repr((self.space.names, self.points.shape)).encode())
         for array in (self.points, self.values):
             digest.update(np.ascontiguousarray(array).tobytes())
         return digest.hexdigest()[:16]
 
     def regret(self, runs: np.ndarray, *, normalised: bool = True) -> np.ndarray:
-        """Simple regret after each trial of runs [task, ..., step]; a run that ended stays where it was."""
+        """Return the simple regret after each trial of runs [task, ..., step]; constant after a run ends."""
         best, worst = np.nanmax(self.values, axis=1), np.nanmin(self.values, axis=1)
         regret = np.empty(runs.shape)
         for task, run in enumerate(runs):
@@ -65,13 +65,13 @@ class Problem:
         return regret / self.spread(runs.ndim) if normalised else regret
 
     def spread(self, ndim: int) -> np.ndarray:
-        """Each task's best less its worst value, 1 where these are the same, to divide [task, ...] by."""
+        """Return best minus worst value of each task (1 if they are equal), as a divisor of [task, ...]."""
         spread = np.nanmax(self.values, axis=1) - np.nanmin(self.values, axis=1)
         return np.where(spread > 0, spread, 1.0).reshape(-1, *[1] * (ndim - 1))
 
 
 def make_problem(name: str, table: Table, metric: str | None = None, *, maximise: bool = True) -> Problem:
-    """One metric of a table. A parameter that never changes is left out: there is nothing to choose."""
+    """Return the problem of one metric of a table, without parameters that are constant."""
     columns = {}
     for number, parameter in enumerate(table.param_names):
         column = table.params[..., number]
@@ -84,7 +84,7 @@ def make_problem(name: str, table: Table, metric: str | None = None, *, maximise
 
 
 def thin(problem: Problem, *, num_tasks: int | None = None, every: int = 1) -> Problem:
-    """The first tasks, and every so many of the configurations."""
+    """Return a smaller problem: the first tasks, and every k-th configuration."""
     tasks = slice(num_tasks)
     points = problem.points[::every] if problem.shared else problem.points[tasks, ::every]
     return dataclasses.replace(
@@ -93,16 +93,16 @@ def thin(problem: Problem, *, num_tasks: int | None = None, every: int = 1) -> P
 
 
 def draw_orders(problem: Problem, num_orders: int, seed: int) -> np.ndarray:
-    """[order, place]: which task comes where."""
+    """Return random orders of the tasks, [order, place]."""
     rng = np.random.default_rng((seed, 1))
     return np.stack([rng.permutation(problem.num_tasks) for _ in range(num_orders)])
 
 
 def draw_unrelated(problem: Problem, num_orders: int, seed: int) -> np.ndarray:
-    """[order, task, g, dim]: the points with each task's coordinates swapped and reversed at random.
+    """Return points [order, task, g, dim] with each task's coordinates swapped and reversed at random.
 
-    Every task keeps its surface, and so how hard it is; but where the good configurations lie in one says
-    nothing about where they lie in the next.
+    Every task keeps its surface and its difficulty, but the location of good configurations in one task is
+    independent of that in the others.
     """
     rng = np.random.default_rng((seed, 2))
     num_rows, dim = problem.points.shape[-2:]
@@ -116,7 +116,7 @@ def draw_unrelated(problem: Problem, num_orders: int, seed: int) -> np.ndarray:
 
 
 def random_regret(problem: Problem, budget: int) -> np.ndarray:
-    """[task, step]: what random search without repeats has on average, exactly.
+    """Return the exact expected regret of random search without repeats, [task, step].
 
     Of n configurations in the order of their regret, number i (from 0) is the best of k drawn ones with
     probability C(n - i - 1, k - 1) / C(n, k).
@@ -125,7 +125,7 @@ def random_regret(problem: Problem, budget: int) -> np.ndarray:
     for task in range(problem.num_tasks):
         values = np.sort(problem.of_task(task)[1])[::-1]
         regret, count = values[0] - values, len(values)
-        # Number i is the best after k draws: none of the i better ones was drawn, but i was.
+        # Number i is the best of k draws if i was drawn and none of the i better ones was.
         none_better = np.ones(count + 1)
         for step in range(min(budget, count)):
             none_better *= np.maximum(count - step - np.arange(count + 1), 0) / (count - step)
@@ -134,7 +134,7 @@ def random_regret(problem: Problem, budget: int) -> np.ndarray:
 
 
 def blocks(num_tasks: int) -> dict[str, slice]:
-    """Which places in an order are measured together."""
+    """Return the blocks of places in an order over which regret is averaged."""
     return {
         "all tasks": slice(None),
         "first 10 tasks": slice(min(10, num_tasks)),

@@ -2,12 +2,12 @@
 
     python benchmarks/choose_glmnet.py [--seeds 20]
 
-A grid of the optimism `nu` and of pairs (lam, omega), the same for both learners. For each it prints the
-lifelong regret and the simple regret (best so far, the last half of the tasks, in thousandths of AUC) after
-10 and 50 steps and in the end. The rule looks at the simple regret after 50 steps, a usual budget: the nu of
-all agents is the one at which the full kernel has the least, so that it is compared at its best; lam and
-omega are the pair at which LiBO has the least at that nu. F-LiBO takes LiBO's pair: three of its own four are
-within a tenth of each other, and five seeds rank them otherwise than twenty.
+The grid consists of values of `nu` and of pairs (lam, omega), the same for both learners. For each it prints
+the lifelong regret and the simple regret (best so far, the last half of the tasks, in thousandths of AUC)
+after 10 and 50 steps and at the end. The criterion is the simple regret after 50 steps, a common budget. The
+nu of all agents is the best one for the full kernel, so that the full kernel is not at a disadvantage; lam
+and omega are the best pair for LiBO at that nu. F-LiBO uses LiBO's pair: three of its own four are within a
+tenth of each other, and five seeds rank them differently from twenty.
 """
 
 import argparse
@@ -30,7 +30,7 @@ def main() -> None:
     base = experiments.find("lifelong-glmnet-practitioner").changed({"half": "first", "num_tasks": 26})
     rows = []
     with tempfile.TemporaryDirectory() as cache:
-        # The settings are data, so that all runs share one program.
+        # The settings are inputs of the compiled program, so that all runs share it.
         jax.config.update("jax_compilation_cache_dir", cache)
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
         heading = f"{'agent':7} {'regret':>7}  simple regret x 1000 at 10, 50, 144"
@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def choose(rows: list[dict]) -> dict[str, dict]:
-    """For each agent the row that the rule takes."""
+    """Return the row that the rule selects for each agent."""
     full = _least([row for row in rows if row["agent"] == "full"])
     at_nu = [row for row in rows if row["nu"] == full["nu"]]
     libo = _least([row for row in at_nu if row["agent"] == "libo"])

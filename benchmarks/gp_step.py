@@ -1,15 +1,15 @@
-"""One suggestion: jlibo's next point beside scikit-learn's, BoTorch's and GPJax's, same kernel, same data.
+"""Time of one suggestion by jlibo, scikit-learn, BoTorch and GPJax, with the same kernel and data.
 
     python benchmarks/gp_step.py [--quick] [--json FILE]
 
-The state of play: n observations are known, one more reward has just come in, and the next of 1,000
-candidates is wanted, by an upper confidence bound. The kernel is the average of 50 cosines; hyper-parameters
-are fixed, so that nobody fits anything. A peer conditions on all observations anew, which is what its
-interface offers; jlibo takes the one reward into its belief. "from nothing" is jlibo conditioning on all
-observations one by one, for who has no belief yet. Double precision for all, and single for jlibo as well.
+Given n observations and one new reward, the next of 1,000 candidates is chosen by an upper confidence bound.
+The kernel is the average of 50 cosines. Hyper-parameters are fixed and nothing is fitted. A peer conditions
+on all observations again, as its interface requires; jlibo updates its belief by the one reward. "from
+nothing" is jlibo conditioning on all observations one by one, starting from the prior. All run in double
+precision, and jlibo also in single precision.
 
-Peers live in environments of their own: JLIBO_TUNERS_PYTHON (BoTorch, `make tuners`) and JLIBO_GPJAX_PYTHON
-(`make gpjax`). Without one the benchmark goes on and says so.
+Peers are installed in separate environments: JLIBO_TUNERS_PYTHON (BoTorch, `make tuners`) and
+JLIBO_GPJAX_PYTHON (`make gpjax`). A missing environment is reported, and the benchmark runs without it.
 """
 
 import json
@@ -31,20 +31,20 @@ INTERPRETERS = dict(
 )
 
 NOTES = """\
-jlibo's step does not see how many observations there were: the belief is a mean and a variance at each
-candidate and a factor of the weights' covariance. A single step of 1,000 candidates and 50 features is
-about 0.2 million floating-point operations, so that most of its time is jax's own dispatch of a call and
-the start of 25 kernels (jlibo and GPJax run with `jax_cpu_enable_async_dispatch` off, as whoever waits for
-each answer should: with it a thread is woken for every call, and a step takes more than twice as long); a
-batch of beliefs (`vmap`, as in a sweep over seeds) shares it, and the row "in a batch of 100" has the time
-of one of them. Peers condition on everything at each call: n^2 (n + candidates). The aim is taken against
-the fastest peer at each n. What was changed: the product with the features has no transpose (three times
-faster for one vector), and the features are no part of the state that a step returns, so that nobody copies
-them. All are timed in a row, after a first call: 200 steps of jlibo, 5 answers of a peer."""
+The cost of a jlibo step does not depend on the number of observations: the belief is a mean and a variance
+at each candidate and a factor of the weights' covariance. A single step of 1,000 candidates and 50 features
+is about 0.2 million floating-point operations, so most of its time is jax's dispatch of a call and the
+launch of 25 kernels. jlibo and GPJax run with `jax_cpu_enable_async_dispatch` off, which is better for a
+caller that waits for each result: with it, every call wakes a thread, and a step takes more than twice as
+long. A batch of beliefs (`vmap`, as in a sweep over seeds) shares this overhead; the row "in a batch of
+100" has the time of one of them. Peers condition on all observations at each call: n^2 (n + candidates).
+The aim is relative to the fastest peer at each n. Changes: the product with the features has no transpose
+(three times faster for one vector), and the features are not part of the state that a step returns, so they
+are not copied. All are timed in sequence after a first call: 200 steps of jlibo, 5 calls of a peer."""
 
 
 def draw_data(size, seed=0):
-    """Cosine features scaled to the averaged kernel, places of the observations, rewards."""
+    """Return cosine features scaled to the averaged kernel, rows of the observations, and rewards."""
     rng = np.random.default_rng(seed)
     points = np.linspace(0, 1, NUM_CANDIDATES)[:, None]
     features = np.cos(np.pi * np.arange(1, NUM_FEATURES + 1) * points)
@@ -86,7 +86,7 @@ class Peer:
 
 
 def start_peers(path):
-    """Every peer that has an interpreter."""
+    """Return all peers that have an interpreter."""
     found = []
     for name, (variable, python, target) in INTERPRETERS.items():
         python = os.environ.get(variable, str(python))
@@ -101,7 +101,7 @@ def start_peers(path):
 
 
 class Ours:
-    """jlibo at one number of observations: a belief that lacks the last reward, and compiled functions."""
+    """jlibo at one number of observations: a belief without the last reward, and compiled functions."""
 
     def __init__(self, data, size, dtype, batch=100):
         import jax
@@ -125,7 +125,7 @@ class Ours:
             posterior, _ = jax.lax.scan(add, gp.init(prior, NOISE_STD), (places, rewards))
             return gp.belief_at(posterior, features)
 
-        # As in the lifelong loop the candidates' features are no part of the state: nobody copies them.
+        # As in the lifelong loop, the candidates' features are not part of the state, so they are not copied.
         def step(state, features, place, reward):
             mean, variance, posterior = state
             belief = gp.observe_candidate(gp.Belief(mean, variance, features, posterior), place, reward)
@@ -161,13 +161,13 @@ class Ours:
 
 
 def many(function, count):
-    """A contender whose seconds are those of one of `count` calls."""
+    """Return a contender whose time is the mean over `count` calls."""
     run = harness.timed(lambda: [function() for _ in range(count)])
     return lambda: run() / count
 
 
 def bench(data, size, peers, repeats):
-    """Everyone at one number of observations."""
+    """Time all contenders at one number of observations."""
     import jax
 
     single = Ours(data, size, np.float32)
@@ -185,7 +185,7 @@ def bench(data, size, peers, repeats):
         answer = peer.ask(do="suggest", size=size, scores=True)
         difference = np.abs(np.array(answer["scores"]) - double.scores).max()
         agreement[peer.name] = dict(same=answer["index"] == double.index, scores=float(difference))
-        # Peers too answer several times in a row: the first answer after a rest is slower for everybody.
+        # Peers are called several times in a row too: the first call after a pause is slower for all.
         contenders[peer.name] = lambda peer=peer: peer.ask(do="suggest", size=size, count=5)["seconds"]
     agreement["jlibo float32"] = dict(
         same=single.index == double.index, scores=float(np.abs(single.scores - double.scores).max())
@@ -196,7 +196,7 @@ def bench(data, size, peers, repeats):
 
 
 def peer_aim(size, seconds, peer_names):
-    """The aim against the fastest peer, which is not met by leaving a peer out."""
+    """Return the aim relative to the fastest peer; it is not met if a peer is missing."""
     fastest = min(peer_names, key=seconds.get)
     words = f"n = {size}, times the fastest peer ({fastest})"
     missing = [name for name in INTERPRETERS if name not in peer_names]
@@ -210,7 +210,7 @@ def main():
     options = parser.parse_args()
     import jax
 
-    # Who waits for each answer gains nothing from a thread that is woken to make it.
+    # A caller that waits for each result does not gain from asynchronous dispatch to another thread.
     jax.config.update("jax_cpu_enable_async_dispatch", False)
     sizes = (20, 40) if options.quick else (50, 100, 500)
     data = features, places, rewards = draw_data(max(sizes))
@@ -226,7 +226,7 @@ def main():
             nu=NU,
         )
         peers = start_peers(path)
-        bench(data, sizes[0], peers, repeats=2)  # whoever is first would pay for the start of all threads
+        bench(data, sizes[0], peers, repeats=2)  # warm-up: starts all threads
         for size in sizes:
             seconds[size], agreement[size] = bench(data, size, peers, repeats=3 if options.quick else 31)
         versions = [peer.version for peer in peers]

@@ -1,19 +1,19 @@
-"""The same experiment on whatever accelerator jax finds. Run it as it is:
+"""Time of the `lifelong-cosine` experiment on the default device of jax, such as a GPU. Usage:
 
     pip install -e . "jax[cuda13]"      # or cuda12, or tpu: see jax's own page on installation
     python benchmarks/gpu.py [--quick] [--json FILE]
 
 It prints the device, the time to compile, and for 20 to 2,000 seeds the time of a whole `lifelong-cosine`
 (4 agents, 20 tasks, 100 steps, 1,000 candidates) and of a seed in it, and a product of large matrices for
-scale. On a machine without an accelerator it runs on the CPU, and says so.
+scale. On a machine without an accelerator it runs on the CPU and prints a note.
 
-What to expect. None of us has run it on a GPU; every program is lowered for cuda and tpu in the tests
+What to expect: we have not run it on a GPU. The tests lower every program for cuda and tpu
 (tests/test_lowering.py), which shows that it can be compiled, not how fast it is. A step is about 25 small
-kernels, and 2,000 of them follow one another, so that a run cannot be faster than the start of 50,000
-kernels. At some 5 microseconds each that is a quarter of a second, whatever the number of seeds, until the
-device is full. Twenty seeds may therefore be no faster than two CPU cores; thousands of seeds should cost
-little more than twenty. The group lasso runs as a batch there (on a CPU lane by lane): lanes that are done
-rest, the slowest one decides. For a small run on a machine with a GPU, JAX_PLATFORMS=cpu is the way back.
+kernels, and 2,000 steps run in sequence, so a run takes at least the time of 50,000 kernel launches. At about
+5 microseconds each this is a quarter of a second for any number of seeds, until the device is full. Twenty
+seeds may therefore be no faster than on two CPU cores; thousands of seeds should take little more time than
+twenty. The group lasso runs as a batch on an accelerator (on a CPU one batch element at a time): converged
+elements wait for the slowest one. For a small run on a machine with a GPU, set JAX_PLATFORMS=cpu.
 """
 
 import time
@@ -25,7 +25,7 @@ NOTES = "See the head of benchmarks/gpu.py for what to expect of an accelerator.
 
 
 def run_seeds(experiment, num_seeds):
-    """Compile and run all agents on a batch of seeds, all at once."""
+    """Compile and run all agents on one batch of seeds."""
     from jlibo.experiments.runner import prepare_experiment
 
     prepared = prepare_experiment(experiment, num_seeds=num_seeds, num_threads=1, seeds_at_once=num_seeds)
@@ -35,7 +35,7 @@ def run_seeds(experiment, num_seeds):
 
 
 def time_product(size):
-    """Floating-point operations a second of a large product, float32 at the platform's default precision."""
+    """Return the FLOP/s of a large matrix product in float32, at the platform's default precision."""
     import jax
     import jax.numpy as jnp
 

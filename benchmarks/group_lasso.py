@@ -1,15 +1,16 @@
-"""The group-lasso solver beside celer, skglm and adelie, in one run and at the same duality gap.
+"""Time of the group-lasso solver, celer, skglm and adelie, in one run and at the same duality gap.
 
     python benchmarks/group_lasso.py [--quick] [--json FILE]
 
 Every solver reaches a duality gap of at most 1e-6 * (1/N) ||y||^2 in float64, by the reference's formula or
-by its own certificate, whichever is smaller. Peers are given what helps them, outside the timing: the
-representation that suits them best, the loosest tolerance that reaches the gap, their matrix already built,
-their code already compiled. adelie lives in an interpreter of its own, named by JLIBO_PEERS_PYTHON; without
-it the benchmark goes on and says so. The headline is at lambda_max / 10.
+by its own certificate, whichever is smaller. The following is done for the peers outside of the timing: the
+choice of the fastest representation and of the loosest tolerance that reaches the gap, building the matrix,
+and compilation. adelie runs in a separate interpreter, named by JLIBO_PEERS_PYTHON; if it is missing, this is
+reported and the benchmark runs without it. The headline is at lambda_max / 10.
 
 "celer core" is celer's compiled solver called below its public function, with its set-up (the norms of the
-groups) given for free. No user gets that time, so it is shown beside the peers, and has a ratio of its own.
+groups) not timed. Users of celer do not get this time, so it is listed beside the peers with a separate
+ratio.
 """
 
 import argparse
@@ -35,13 +36,13 @@ import reference  # noqa: E402
 NOTES = """\
 All solvers reach the same relative duality gap, 1e-6, in float64. Peers get their best representation
 (dense or sparse), tolerance, and one or two threads; "celer core" is its private solver called with all
-set-up made beforehand, and is not counted among the peers. Large problems are bound by reading the design
-three times; small ones by the overhead of XLA's kernels, some microseconds a step. Batching lanes into
+set-up done beforehand, and is not counted among the peers. Large problems are bound by reading the design
+three times; small ones by the overhead of XLA's kernels, some microseconds per step. Batching lanes into
 wider kernels was slower (tiny products do not vectorise better), and a Gram matrix inside the working set
-gained nothing."""
+had no benefit."""
 
 AIMS = {(50, 20, 200): 5, (100, 50, 500): 10}
-"""Times the best peer, at the headline's lambda; for the batch BATCH_AIM."""
+"""Wanted speed-up over the best peer, at the headline's lambda; for the batch it is BATCH_AIM."""
 BATCH_AIM = 20
 
 GOAL = 1e-6
@@ -63,13 +64,13 @@ class Problem(NamedTuple):
     divisor: int
 
     def relative_gap(self, coef):
-        """Duality gap by the reference's formula, relative to (1/N) ||y||^2."""
+        """Return the duality gap by the reference's formula, relative to (1/N) ||y||^2."""
         gap = reference.group_lasso_gap(self.design, self.targets, self.lam, None, None, np.asarray(coef))
         return float(gap / np.mean(self.targets**2))
 
 
 class Choice(NamedTuple):
-    """The best a peer can do on a problem: how, and a contender that returns its seconds."""
+    """The fastest configuration of a peer on a problem, and a contender that returns its seconds."""
 
     representation: str
     tol: float
@@ -78,10 +79,10 @@ class Choice(NamedTuple):
 
 
 def draw_problem(rng, num_tasks, num_rows, num_features, num_active, divisor):
-    """The paper's kind of data: cosine features of uniform points, a shared support, noise 0.1.
+    """Return data like the paper's: cosine features of uniform points, a shared support, noise 0.1.
 
-    Coefficients on the support are uniform in the ball of radius 10, drawn again until each is at least 0.5
-    in size.
+    Coefficients on the support are uniform in the ball of radius 10, rejected until each is at least 0.5 in
+    magnitude.
     """
     points = rng.uniform(size=(num_tasks, num_rows, 1))
     design = np.cos(np.pi * np.arange(1, num_features + 1) * points)
@@ -102,10 +103,10 @@ def draw_problem(rng, num_tasks, num_rows, num_features, num_active, divisor):
 
 
 def celer_core(block, lam, tol, norms):
-    """celer's compiled group solver itself, with the norms of the groups given: (flat coef, its own gap).
+    """Call celer's compiled group solver with the norms of the groups given; return (flat coef, own gap).
 
-    celer's public function takes those norms by Python loops for sparse matrices, and by one dense singular
-    value decomposition a group otherwise, which is most of its time here.
+    celer's public function computes those norms by Python loops for sparse matrices, and otherwise by one
+    dense singular value decomposition per group, which is most of its time here.
     """
     from celer.group_fast import celer_grp
     from celer.homotopy import LASSO
@@ -143,14 +144,14 @@ def celer_core(block, lam, tol, norms):
 
 
 def representations(name, problem):
-    """Per representation, its block problem and a function of tol: (flat coef, own gap or None)."""
+    """Return for each representation a function of tol that returns (flat coef, own gap or None)."""
     num_tasks, num_rows, num_features = problem.design.shape
     ways = {}
     csc = peers.block_problem(problem.design, problem.targets)
     if name == "skglm":
         ways["csc"] = csc, lambda tol: (peers.skglm_fit(csc, problem.lam, tol), None)
     if name == CORE:
-        # One feature a group: a group's columns are orthogonal, and its norm is that of its longest column.
+        # With one feature per group, a group's columns are orthogonal; its norm is that of the longest.
         squares = np.asarray(csc.matrix.multiply(csc.matrix).sum(axis=0)).ravel()
         norms = np.sqrt(np.maximum.reduceat(squares, csc.group_starts[:-1]))
         ways["csc, norms given"] = csc, lambda tol: celer_core(csc, problem.lam, tol, norms)
@@ -164,13 +165,13 @@ def representations(name, problem):
 
 
 def certified_gap(problem, coef, own_gap=None):
-    """The smaller of the reference's relative gap and the solver's own, which may use a better dual point."""
+    """Return the smaller of the reference's relative gap and the solver's, whose dual point may be better."""
     gap = problem.relative_gap(coef)
     return gap if own_gap is None else min(gap, float(own_gap) / float(np.mean(problem.targets**2)))
 
 
 def loosest(problem, block, solve, start=LADDER[0]):
-    """The loosest tolerance whose answer is certified, by our gap or the peer's own: (tol, gap) or None."""
+    """Return the loosest tolerance that reaches the gap, by our formula or the peer's: (tol, gap) or None."""
     for tol in LADDER:
         if tol > 1.01 * start:
             continue
@@ -182,7 +183,7 @@ def loosest(problem, block, solve, start=LADDER[0]):
 
 
 def choose(name, problem):
-    """Try a peer's representations outside the timing, and keep the fastest that reaches the gap."""
+    """Try a peer's representations outside of the timing, and keep the fastest that reaches the gap."""
     best, best_seconds = None, np.inf
     for representation, (block, solve) in representations(name, problem).items():
         found = loosest(problem, block, solve)
@@ -197,7 +198,7 @@ def choose(name, problem):
 
 
 def tune(name, problem, like):
-    """Take the representation chosen for a like problem, and this problem's own loosest tolerance."""
+    """Use the representation chosen for a similar problem, with the loosest tolerance for this one."""
     block, solve = representations(name, problem)[like.representation]
     found = loosest(problem, block, solve, start=100 * like.tol)
     return found and Choice(like.representation, *found, harness.timed(lambda: solve(found[0])))
@@ -255,7 +256,7 @@ class Adelie:
 
 
 def start_adelie(problems):
-    """The adelie process, or None and a word about it."""
+    """Return the adelie process; if it is not available, print why and return None."""
     python = os.environ.get("JLIBO_PEERS_PYTHON", str(ROOT / ".venv-peers" / "bin" / "python"))
     if not Path(python).exists():
         print("adelie: no interpreter (run `make peers`, or set JLIBO_PEERS_PYTHON); going on without it")
@@ -296,7 +297,7 @@ def compile_ours(design, targets, lam, batched):
 
 
 def bench_one(index, problem, adelie, repeats, ours):
-    """One problem: every solver's time at the same gap."""
+    """Time all solvers on one problem at the same gap."""
     choices = {name: choose(name, problem) for name in ("celer", CORE, "skglm")}
     if adelie:
         choices["adelie"] = adelie.choose(index)
@@ -333,11 +334,11 @@ def bench_one(index, problem, adelie, repeats, ours):
 
 
 def bench_batch(problems, first_index, adelie, likes, repeats, loop, ours):
-    """A batch of problems under one `vmap`, beside a loop over each of the peers in `likes`.
+    """Time a batch of problems under one `vmap`, and a loop over the problems for each peer in `likes`.
 
-    `likes` holds the choices for problem 0, whose representation the peers keep; each problem gets the
-    loosest tolerance of its own. A loop over fewer problems than the batch holds is scaled up, and the record
-    says so.
+    `likes` holds the choices for problem 0, whose representation the peers keep; the loosest tolerance is
+    chosen for each problem. The time of a loop over fewer problems than the batch has is scaled up, which is
+    recorded in the result.
     """
     looped = problems[:loop]
     scale = len(problems) / len(looped)
@@ -381,7 +382,7 @@ def bench_batch(problems, first_index, adelie, likes, repeats, loop, ours):
 
 
 def with_ratio(record):
-    """Name the best peer, and how many times faster jlibo is."""
+    """Add the best peer and the speed-up of jlibo to the record."""
     seconds = {name: entry["seconds"] for name, entry in record["peers"].items()}
     public = [name for name in seconds if name != CORE]
     record["best_peer"] = min(public, key=seconds.get)
@@ -393,7 +394,7 @@ def with_ratio(record):
 
 
 def table_rows(record):
-    """One row a solver."""
+    """Return a table with one row per solver."""
     size = f"({record['tasks']},{record['rows']},{record['features']})"
     size += f" x {record['batch']}" if "batch" in record else ""
     rows = []
@@ -412,9 +413,9 @@ def table_rows(record):
 
 
 def aims(records, batched, has_adelie):
-    """How many times faster than the best peer, at the headline's lambda.
+    """Return the aims: the speed-up over the best peer, at the headline's lambda.
 
-    adelie is the fastest of the peers: where it is not installed nothing was measured that the aim is about.
+    adelie is the fastest peer; if it is not installed, the aim is not measured.
     """
 
     def one(words, wanted, record):

@@ -1,7 +1,7 @@
-"""What every benchmark shares: the machine it ran on, interleaved timing, one JSON line and a table.
+"""Common code of the benchmarks: description of the machine, interleaved timing, output as JSON and tables.
 
-A result is a dictionary. What `results.py` makes RESULTS.md of are its `tables` (title, header, rows), its
-`aims` (`aim(...)`) and its `notes`, the words that say why a figure is what it is.
+A result is a dictionary. `results.py` writes RESULTS.md from its `tables` (title, header, rows), its `aims`
+(`aim(...)`) and its `notes`, which explain the figures.
 """
 
 import argparse
@@ -27,7 +27,7 @@ class Timing(NamedTuple):
 
 
 def describe_machine(packages=("jax", "jaxlib", "numpy", "scipy")):
-    """Processor, cores, memory and versions, as far as the system tells."""
+    """Return processor, cores, memory and versions, as far as the system provides them."""
     model = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
@@ -46,7 +46,7 @@ def describe_machine(packages=("jax", "jaxlib", "numpy", "scipy")):
 
 
 def versions(packages):
-    """Installed versions of packages, those that are absent left out."""
+    """Return the versions of the packages that are installed."""
     found = {}
     for package in packages:
         try:
@@ -57,7 +57,7 @@ def versions(packages):
 
 
 def timed(function):
-    """A contender: calls `function` and returns the seconds it took."""
+    """Return a contender, which calls `function` and returns the elapsed seconds."""
 
     def run():
         start = time.perf_counter()
@@ -68,10 +68,10 @@ def timed(function):
 
 
 def interleaved(contenders, repeats, budget=15.0, pause=0.005):
-    """Time contenders (name -> callable that returns its seconds) in turn, a new order each round.
+    """Time contenders (name -> callable that returns its seconds) in rounds, each in a new random order.
 
-    One warm-up each comes first. A contender that has used up its `budget` of seconds sits out the later
-    rounds; the pause lets threads that spin after a parallel region go to sleep before the next one starts.
+    Each contender is called once for warm-up. One that has exceeded its `budget` of seconds is skipped in
+    later rounds. The pause lets threads that spin after a parallel region go to sleep before the next call.
     """
     seconds = {name: [] for name in contenders}
     names = list(contenders)
@@ -90,7 +90,7 @@ def interleaved(contenders, repeats, budget=15.0, pause=0.005):
 
 
 def arguments(doc, **choices):
-    """The options that every benchmark has."""
+    """Return a parser with the options of all benchmarks."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="small sizes and few repeats")
     parser.add_argument("--json", metavar="FILE", help="write the JSON line to a file too")
@@ -100,15 +100,15 @@ def arguments(doc, **choices):
 
 
 def aim(words, wanted, measured, at_most=False):
-    """What was aimed at and what came out: at least `wanted`, or at most."""
+    """Return an aim and its result: at least `wanted`, or at most."""
     met = measured is not None and (measured <= wanted if at_most else measured >= wanted)
     return dict(aim=words, wanted=wanted, measured=measured, at_most=at_most, met=bool(met))
 
 
 def child(script, request, environment=None):
-    """Run `script --child REQUEST` in a process of its own: (seconds from start to end, its last line).
+    """Run `script --child REQUEST` in a new process; return (seconds from start to end, last line).
 
-    The request tells the child when it was started (`begin`).
+    The request contains the start time (`begin`).
     """
     begin = time.perf_counter()
     done = subprocess.run(
@@ -122,14 +122,14 @@ def child(script, request, environment=None):
 
 
 def peak_memory_mb():
-    """The most memory this process ever had."""
+    """Return the peak memory of this process."""
     import resource
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
 
 
 def number(value):
-    """Three digits or so, for people."""
+    """Format a number with about three digits."""
     if value is None:
         return "-"
     if isinstance(value, str):
@@ -138,7 +138,7 @@ def number(value):
 
 
 def print_table(header, rows):
-    """A plain table, columns as wide as they must be."""
+    """Return a plain-text table with columns as wide as needed."""
     cells = [[str(cell) for cell in row] for row in [header, *rows]]
     widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
     for number, row in enumerate(cells):
@@ -148,7 +148,7 @@ def print_table(header, rows):
 
 
 def report(result, path=None):
-    """Print a result's tables and aims for people, then the JSON line."""
+    """Print the tables and aims of a result, then its JSON line."""
     for table in result.get("tables", ()):
         print(f"\n{table['title']}")
         print_table(table["header"], table["rows"])
@@ -158,14 +158,14 @@ def report(result, path=None):
 
 
 def aim_words(one):
-    """One aim as a line."""
+    """Return an aim as a line of text."""
     bound = f"{'at most' if one['at_most'] else 'at least'} {number(one['wanted'])}"
     verdict = "met" if one["met"] else "missed"
     return f"{verdict}: {one['aim']}: aimed at {bound}, measured {number(one['measured'])}"
 
 
 def emit(result, path=None):
-    """Print the result as one JSON line, and write the same to `path` if given."""
+    """Print the result as one JSON line, and write it to `path` if given."""
     line = json.dumps(result)
     print(line)
     if path:

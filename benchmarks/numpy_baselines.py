@@ -1,13 +1,13 @@
-"""The paper's lifelong experiment in NumPy, twice: as one would first write it, and with care.
+"""The paper's lifelong experiment in NumPy, in a straightforward and in an optimised version.
 
 | here           | what it is                                                                               |
 |----------------|------------------------------------------------------------------------------------------|
-| `run_plain`    | one seed: a kernel matrix a task, a Cholesky factor of all observations at every step    |
+| `run_plain`    | one seed: a kernel matrix per task, a Cholesky factor of all observations at every step  |
 | `run_careful`  | all seeds and agents at once: jlibo's rank-one updates, candidates vectorised            |
-| `GroupLasso`   | the solver of both: the fastest of three that reaches the gap, tried before the timing   |
+| `GroupLasso`   | the solver of both: the fastest of three that reaches the gap, chosen before the timing  |
 
-Nothing here imports jlibo or jax. What is random (values, noise, exploration draws) is handed in, and is not
-part of the time. Lanes are all pairs of agent and seed.
+This module imports neither jlibo nor jax. Random draws (values, noise, exploration) are inputs and are not
+timed. Lanes are all pairs of agent and seed.
 """
 
 import math
@@ -29,7 +29,7 @@ AGENTS = ("oracle", "full", "libo", "flibo")
 
 
 class World(NamedTuple):
-    """What all agents of some seeds meet."""
+    """The tasks, noise and exploration draws of some seeds, shared by all agents."""
 
     features: np.ndarray
     """[candidates, features], each feature a base kernel."""
@@ -55,14 +55,14 @@ class Numbers(NamedTuple):
 
 
 class Run(NamedTuple):
-    """[agents, seeds, tasks, steps] of actions, [agents, seeds, tasks, kernels] of selections."""
+    """Actions [agents, seeds, tasks, steps] and selections [agents, seeds, tasks, kernels]."""
 
     actions: np.ndarray
     support: np.ndarray
 
 
 def schedules(num_tasks, horizon):
-    """Forced steps of each agent in each task."""
+    """Return the number of forced exploration steps of each agent in each task."""
     nothing = [0] * num_tasks
     return dict(
         oracle=nothing,
@@ -76,7 +76,7 @@ def schedules(num_tasks, horizon):
 
 
 def fista(rows, targets, lam, tol, start):
-    """Accelerated proximal gradient on the normal equations, from the last solution, to a duality gap."""
+    """Accelerated proximal gradient on the normal equations, warm-started, up to a duality gap."""
     lengths = [len(r) for r in rows]
     design = np.zeros((len(rows), max(lengths), rows[0].shape[1]))
     padded = np.zeros(design.shape[:2])
@@ -107,7 +107,7 @@ def fista(rows, targets, lam, tol, start):
 
 
 def _gap(coef, residual, gradient, targets, lam, total):
-    """The duality gap of eq. (1), as jlibo.solver.proximal has it: a sum of non-negative terms."""
+    """Return the duality gap of eq. (1) as a sum of non-negative terms, as in jlibo.solver.proximal."""
     energy = (residual**2).sum()
     steepest = np.sqrt((gradient**2).sum(0)).max()
     scale = min(max((residual * targets).sum() / max(energy, 1e-300), 0), lam / max(steepest, 1e-300))
@@ -116,7 +116,7 @@ def _gap(coef, residual, gradient, targets, lam, total):
 
 
 def celer(rows, targets, lam, tol, start):
-    """celer's group lasso on the block-diagonal matrix, which is built each time as it grows."""
+    """celer's group lasso on the block-diagonal matrix, which is rebuilt for each solve as it grows."""
     longest = max(len(r) for r in rows)
     design = np.zeros((len(rows), longest, rows[0].shape[1]))
     padded, mask = np.zeros(design.shape[:2]), np.zeros(design.shape[:2], bool)
@@ -128,7 +128,7 @@ def celer(rows, targets, lam, tol, start):
 
 
 def sklearn_lasso(rows, targets, lam, tol, start):
-    """scikit-learn's lasso: for one task, where every group is a single coefficient."""
+    """scikit-learn's lasso, for one task, where each group is a single coefficient."""
     from sklearn.linear_model import Lasso
 
     model = Lasso(alpha=lam / 2, fit_intercept=False, tol=tol, max_iter=100_000, warm_start=False)
@@ -136,7 +136,7 @@ def sklearn_lasso(rows, targets, lam, tol, start):
 
 
 class GroupLasso:
-    """The fastest solver for a size, found by trying all that reach the gap on the problem at hand."""
+    """The fastest solver for a size, chosen by timing all that reach the gap."""
 
     ways = dict(proximal=fista, celer=celer, sklearn=sklearn_lasso)  # noqa: RUF012
 
@@ -163,7 +163,7 @@ class GroupLasso:
 
 
 def relative_gap(rows, targets, lam, coef):
-    """Duality gap by the reference's formula, relative to (1/N) ||y||^2."""
+    """Return the duality gap by the reference's formula, relative to (1/N) ||y||^2."""
     longest = max(len(r) for r in rows)
     design = np.zeros((len(rows), longest, rows[0].shape[1]))
     padded, mask = np.zeros(design.shape[:2]), np.zeros(design.shape[:2], bool)
@@ -177,7 +177,7 @@ def relative_gap(rows, targets, lam, coef):
 
 
 class Learner:
-    """What one agent of one seed has learned."""
+    """The state of the meta-learner of one agent and seed."""
 
     def __init__(self, agent, truth, num_kernels, numbers, solver):
         self.agent, self.numbers, self.solver = agent, numbers, solver
@@ -202,7 +202,7 @@ class Learner:
             self.chosen = vote(self.messages, numbers.alpha)
 
     def variances(self, num_kernels):
-        """The prior variance of each weight: the average of the chosen kernels, or of all."""
+        """Return the prior variance of each weight: the average of the selected kernels, or of all."""
         chosen = sorted(self.chosen) or list(range(num_kernels))
         variances = np.zeros(num_kernels)
         variances[chosen] = 1 / len(chosen)
@@ -213,7 +213,7 @@ class Learner:
 
 
 def play_plain(kernel, values, noise, exploration, num_explore, numbers):
-    """One task of GP-UCB: a Cholesky factor of all observations at every step."""
+    """Run GP-UCB on one task, with a Cholesky factor of all observations at every step."""
     actions, rewards = [], []
     diagonal = kernel.diagonal()
     for step in range(len(noise)):
@@ -234,7 +234,7 @@ def play_plain(kernel, values, noise, exploration, num_explore, numbers):
 
 
 def run_plain(world, seed, numbers, solver):
-    """One seed, all agents."""
+    """Run all agents on one seed."""
     num_tasks, horizon = world.noise.shape[1:]
     num_kernels = world.features.shape[1]
     forced = schedules(num_tasks, horizon)
@@ -263,7 +263,7 @@ def run_plain(world, seed, numbers, solver):
 
 
 def play_careful(features, variances, values, noise, exploration, num_explore, numbers):
-    """One task of all lanes at once, by rank-one updates of a factor of the weights' covariance.
+    """Run one task of all lanes, by rank-one updates of a factor of the weights' covariance.
 
     `variances[lanes, features]`, `values[lanes, candidates]`, `noise` and `exploration[lanes, steps]`,
     `num_explore[lanes]`.
@@ -305,7 +305,7 @@ def play_careful(features, variances, values, noise, exploration, num_explore, n
 
 
 def run_careful(world, numbers, solver, dtype=np.float32):
-    """All seeds and agents."""
+    """Run all seeds and agents."""
     num_seeds, num_tasks, horizon = world.noise.shape
     num_kernels = world.features.shape[1]
     forced = schedules(num_tasks, horizon)

@@ -1,17 +1,17 @@
-"""The paper's lifelong experiment, 20 seeds of 4 agents, beside the same experiment in NumPy.
+"""Time of the paper's lifelong experiment, 20 seeds of 4 agents, in jlibo and in NumPy.
 
     python benchmarks/paper_experiment.py [--quick] [--json FILE]
 
 `lifelong-cosine`: 20 seeds x 4 agents x 20 tasks x 100 steps x 1,000 candidates, group lassos included.
 
-- (a) plain NumPy: a Cholesky factor at every step, one process. It is timed on one seed, all agents, and
-  multiplied by the number of seeds.
-- (b) careful NumPy: jlibo's own rank-one updates, all seeds and agents at once, in single precision.
+- (a) plain NumPy: a Cholesky factor at every step, one process. It is timed on one seed with all agents, and
+  the time is multiplied by the number of seeds.
+- (b) careful NumPy: the rank-one updates of jlibo, all seeds and agents at once, in single precision.
 - jlibo warm: compiled, all seeds; and whole processes, from start to end: with an empty compilation cache
   (cold), with a filled one, and `jlibo reproduce` with its tables and figures.
 
-Both NumPy versions are handed their random draws, use the fastest group-lasso solver of three, and one or two
-BLAS threads, whichever is faster. On a small size all three must play the same actions (float64).
+Both NumPy versions get their random draws as input, and use the fastest group-lasso solver of three and one
+or two BLAS threads, whichever is faster. On a small size all three must choose the same actions (float64).
 """
 
 import importlib.util
@@ -28,37 +28,37 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 
 NOTES = """\
-(a) and (b) are handed their random draws for free; jlibo makes its own. A fresh process is timed from
-outside, from start to end, interpreter and imports included, without drawing figures (NumPy draws none
-either); `jlibo reproduce` draws them as PNG and PDF. With a filled cache the program is also spared its
-tracing where the package `flatbuffers` is installed, which jax needs to write a traced program; the table
-says whether it was.
+(a) and (b) get their random draws as input, which is not timed; jlibo draws its own. A fresh process is
+timed from outside, from start to end, including interpreter and imports, without figures (NumPy draws none
+either); `jlibo reproduce` draws them as PNG and PDF. With a filled cache, tracing is skipped too if the
+package `flatbuffers` is installed, which jax needs to serialise a traced program; the table states whether
+it was.
 
-The shares of a step and what batches of seeds gain were measured in processor time while other work ran on
-the machine, so that they are rough. Where a step went before: 27 % in `argmax`, 27 % in the update of the
-means, 15 % in the product with the candidates' features, 14 % in the update of the variances, 12 % in that
-of the factor. What was changed: the product is written so that its answer has the layout of means and
-variances, [lanes, candidates] (the other way round every reader went across the rows), and `argmax` is two
-plain reductions, which vectorise: together 30 % off the loop. Programs make their own keys, environments
-and first states: made outside, each small operation was compiled on its own, 3 s in all. The traced program
-is kept beside jax's compilation cache; optax is imported only by who plays on a box. Batches of seeds run
-in threads, one a core: side by side with one thread this gained only a tenth on the busy machine, and the
-rows "warm" and "warm, one thread" tell what it gains here.
+The shares of a step and the gain from batches of seeds were measured in processor time while other work ran
+on the machine, so they are rough. Shares of a step before the optimisation: 27 % in `argmax`, 27 % in the
+update of the means, 15 % in the product with the candidates' features, 14 % in the update of the variances,
+12 % in that of the factor. Changes: the result of the product has the layout of means and variances,
+[lanes, candidates] (with the transposed layout, later kernels read across rows), and `argmax` is two plain
+reductions, which vectorise. Together this reduced the time of the loop by 30 %. Keys, environments and
+initial states are computed inside of the programs; outside, each small operation was compiled separately, 3
+s in all. The traced program is stored beside jax's compilation cache, and optax is imported only for
+optimisation over a box. Batches of seeds run in threads, one per core. Compared with one thread this gained
+only a tenth on the busy machine; the rows "warm" and "warm, one thread" show the gain here.
 
-A fresh process with an empty cache is nearly all compilation, in which both cores are busy: of 10 s of
-processor time the random draws take a fifth, the loop three tenths, LiBO's solver a quarter and F-LiBO's a
-sixth; tracing takes 1.3 s before that. LLVM's second level of optimisation instead of the third took a
-seventh off, and the run is no slower. With a filled cache half of the time is the import (jax alone 0.4 to
-0.5 s), and most of the rest LLVM's loading of the program (0.3 s) and the run.
+A fresh process with an empty cache spends nearly all its time in compilation, which uses both cores. Of 10
+s of processor time the random draws take a fifth, the loop three tenths, LiBO's solver a quarter and
+F-LiBO's a sixth; tracing takes 1.3 s before that. LLVM's second optimisation level instead of the third
+reduced the compilation by a seventh, and the run is no slower. With a filled cache half of the time is the
+import (jax alone 0.4 to 0.5 s), and most of the rest is LLVM's loading of the program (0.3 s) and the run.
 
-What did not pay: level 0 (half the compilation, but three times the run); XLA's older emitters of fused
-kernels (a third off the compilation, a quarter onto the run); group lassos of few features without working
-sets (a tenth off the compilation, 1.6 times the run); compiling in more, smaller parts (no change); batches
-of 5 seeds instead of 10 (a tenth slower); a blocked `argmax`."""
+Without benefit: level 0 (half the compilation, but three times the run); XLA's older emitters of fused
+kernels (a third less compilation, a quarter more run time); group lassos of few features without working
+sets (a tenth less compilation, 1.6 times the run); compiling in more, smaller parts (no change); batches of
+5 seeds instead of 10 (a tenth slower); a blocked `argmax`."""
 
 
 def world_of(experiment, num_seeds):
-    """The draws of the experiment's seeds, as NumPy arrays, by jlibo's own functions."""
+    """Return the draws of the experiment's seeds as NumPy arrays, made by the functions of jlibo."""
     import jax
     import jax.numpy as jnp
     from numpy_baselines import Numbers, World
@@ -85,7 +85,7 @@ def world_of(experiment, num_seeds):
 
 
 def chosen_solver(world, numbers, num_rows):
-    """The group-lasso solver that is fastest on data like those of the last task."""
+    """Return the group-lasso solver that is fastest on data like those of the last task."""
     from numpy_baselines import GroupLasso
 
     solver = GroupLasso(numbers.tol)
@@ -102,7 +102,7 @@ def chosen_solver(world, numbers, num_rows):
 
 
 def best_threads(function):
-    """The number of BLAS threads with which `function` is faster, and the limit to set."""
+    """Return the number of BLAS threads with which `function` is faster, and the limit to set."""
     from threadpoolctl import threadpool_limits
 
     seconds = {}
@@ -113,7 +113,7 @@ def best_threads(function):
 
 
 def with_threads(function, threads):
-    """`function` under a limit of BLAS threads, as a contender."""
+    """Return `function` under a limit of BLAS threads, as a contender."""
     from threadpoolctl import threadpool_limits
 
     def run():
@@ -124,7 +124,7 @@ def with_threads(function, threads):
 
 
 def agreement(num_seeds=2, num_tasks=4, horizon=25):
-    """The share of actions and selections that jlibo and both NumPy versions have in common, in float64."""
+    """Return the share of equal actions and selections of jlibo and both NumPy versions, in float64."""
 
     import jax
 
@@ -151,7 +151,7 @@ def agreement(num_seeds=2, num_tasks=4, horizon=25):
 
 
 def run_child(request):
-    """A fresh process: import, compile or find, run. Says how long each took."""
+    """Import, compile or load from the cache, and run, in a new process; print the time of each."""
     os.environ["JAX_COMPILATION_CACHE_DIR"] = request["cache"]
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
@@ -171,7 +171,7 @@ def make_experiment(quick):
 
 
 def fresh_processes(num_seeds, quick, repeats):
-    """Seconds of whole processes: cold, with a filled cache, and the command line with its figures."""
+    """Return seconds of whole processes: cold, with a filled cache, and the command line with figures."""
     cold, warm, command, parts = [], [], [], {}
     for _ in range(repeats):
         with tempfile.TemporaryDirectory() as folder:
@@ -184,7 +184,7 @@ def fresh_processes(num_seeds, quick, repeats):
                 begin = time.perf_counter()
                 words = f"reproduce lifelong-cosine --seeds {num_seeds} --out {folder}/out"
                 environment = {**os.environ, "XDG_CACHE_HOME": folder}
-                for _ in range(2):  # the first fills the command's own cache
+                for _ in range(2):  # the first run fills the cache of the command
                     begin = time.perf_counter()
                     harness.subprocess.run(
                         [sys.executable, "-m", "jlibo.cli", *words.split()],
@@ -232,7 +232,7 @@ def main():
         "plain": with_threads(plain, plain_threads),
         "careful": with_threads(careful, careful_threads),
         "jlibo": harness.timed(prepared.run),
-        # In the same rounds: only side by side do they tell whether threads pay.
+        # In the same rounds, so that the times with and without threads are comparable.
         "one thread": harness.timed(one_thread.run),
     }
     timings = harness.interleaved(contenders, repeats=2 if options.quick else 7, budget=45.0)

@@ -1,12 +1,12 @@
-"""adelie's side of the group-lasso benchmark, run by an interpreter of its own (adelie needs numpy < 2).
+"""The adelie process of the group-lasso benchmark, in a separate interpreter (adelie needs numpy < 2).
 
     python benchmarks/peers_adelie.py PROBLEMS.npz
 
-PROBLEMS.npz holds `design_i`, `targets_i`, `lam_i` and the relative gap `goal`. Requests come as JSON lines
-on standard input, answers leave as JSON lines on standard output, so that runs interleave with others':
+PROBLEMS.npz holds `design_i`, `targets_i`, `lam_i` and the relative gap `goal`. Requests are JSON lines on
+standard input and responses are JSON lines on standard output, so that runs can be interleaved with others:
 
     {"do": "choose", "problem": i}                             -> representation, tol, relative gap, seconds
-    {"do": "tune", "problem": i, "like": j}                    -> problem i takes j's representation, own tol
+    {"do": "tune", "problem": i, "like": j}                    -> problem i gets j's representation, own tol
     {"do": "run", "problems": [i, ...]}                        -> seconds for all of them, one after the other
 
 adelie minimises 1/(2N) ||y - X b||^2 + lmda * sum penalty_g ||b_g||: lmda = lam / 2, penalty = 1 (its default
@@ -39,7 +39,7 @@ class Problem:
         self.blocks, self.matrices, self.settings = {}, {}, None
 
     def representations(self):
-        """Storage, threads and length of the path of lambdas that leads to ours."""
+        """Storage, threads and length of the path of lambdas down to the given one."""
         num_tasks, num_rows, num_features = self.design.shape
         dense_bytes = 8 * num_tasks**2 * num_rows * num_features
         storages = ["csc", "dense"] if dense_bytes <= LARGEST_DENSE else ["csc"]
@@ -48,7 +48,7 @@ class Problem:
         ]
 
     def prepare(self, representation):
-        """Build what is not counted: the matrix in adelie's own class."""
+        """Build the matrix in adelie's class, which is not timed."""
         storage, threads, _ = representation
         if (storage, threads) not in self.matrices:
             dense = storage == "dense"
@@ -79,13 +79,13 @@ class Problem:
         return time.perf_counter() - start, state
 
     def relative_gap(self, representation, state):
-        """The gap by the reference's formula, relative to (1/N) ||y||^2."""
+        """Return the gap by the reference's formula, relative to (1/N) ||y||^2."""
         coef = self.blocks[representation[0]].coef(state.betas[-1].toarray().ravel())
         gap = reference.group_lasso_gap(self.design, self.targets, self.lam, None, None, coef)
         return float(gap / np.mean(self.targets**2))
 
     def loosest(self, representation, goal, start=LADDER[0]):
-        """The loosest tolerance of the ladder that reaches the goal: (tol, gap), or None."""
+        """Return the loosest tolerance of the list that reaches the goal: (tol, gap), or None."""
         self.prepare(representation)
         for tol in LADDER:
             if tol > 1.01 * start:
@@ -112,7 +112,7 @@ def choose(problem, goal):
 
 
 def tune(problem, like, goal):
-    """Take another problem's representation, and this problem's own loosest tolerance."""
+    """Use another problem's representation, with the loosest tolerance for this problem."""
     representation = like.settings["representation"]
     found = problem.loosest(representation, goal, start=100 * like.settings["tol"])
     problem.settings = found and dict(representation=representation, tol=found[0], gap=found[1])

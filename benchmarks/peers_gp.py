@@ -1,11 +1,11 @@
-"""One peer's side of the suggestion benchmark, run by the interpreter in which that peer is installed.
+"""A peer process of the suggestion benchmark, run by the interpreter in which the peer is installed.
 
     python benchmarks/peers_gp.py sklearn|botorch|gpjax DATA.npz
 
 DATA.npz holds `candidates` (their features), `rows` and `rewards` (observations in order), `noise_std`, `nu`.
 All peers have the same kernel, the product of features, and fixed hyper-parameters: nothing is fitted. All
-compute in double precision. Requests come as JSON lines on standard input,
-answers leave as JSON lines on standard output, so that runs interleave with others':
+compute in double precision. Requests are JSON lines on standard input and responses are JSON lines on
+standard output, so that runs can be interleaved with others:
 
     {"do": "suggest", "size": n}   -> seconds, index of the suggestion, all scores with "scores": true
 """
@@ -39,7 +39,7 @@ class Sklearn:
 
 
 class Botorch:
-    """SingleTaskGP with a linear kernel and a fixed noise; candidates together or one by one."""
+    """SingleTaskGP with a linear kernel and a fixed noise; candidates jointly or one by one."""
 
     package = "botorch"
 

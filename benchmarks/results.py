@@ -1,10 +1,10 @@
-"""Run every benchmark and write RESULTS.md from what they say.
+"""Run every benchmark and write RESULTS.md from the results.
 
     python benchmarks/results.py [--quick] [--only NAME ...] [--out FILE]
 
-Each script is a process of its own and leaves one JSON line; the lines are kept beside RESULTS.md in
-results.jsonl, so that a run of some of them (`--only`) does not lose the others' figures. Words about the
-figures live in the scripts (their `notes`), and are written anew with them.
+Each script runs in a separate process and prints one JSON line. The lines are stored beside RESULTS.md in
+results.jsonl, so that a run of some scripts (`--only`) keeps the figures of the others. The text about the
+figures comes from the scripts (their `notes`) and is written together with the figures.
 """
 
 import argparse
@@ -31,7 +31,7 @@ TITLES = dict(
 
 
 def run_script(name, quick):
-    """One benchmark's result, or None where it failed; its output is shown as it comes."""
+    """Run a benchmark and return its result, or None if it failed; its output is shown as it is printed."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "line.json"
         command = [sys.executable, str(HERE / f"{name}.py"), "--json", str(path)]
@@ -46,14 +46,14 @@ def run_script(name, quick):
 
 
 def load(path):
-    """The results kept from earlier runs, by name."""
+    """Return the stored results of earlier runs, by name."""
     if not path.exists():
         return {}
     return {line["benchmark"]: line for line in map(json.loads, path.read_text().splitlines())}
 
 
 def write(path, text):
-    """Whole or not at all."""
+    """Write the file atomically."""
     with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
         file.write(text)
     os.chmod(file.name, 0o644)
@@ -61,7 +61,7 @@ def write(path, text):
 
 
 def markdown(results):
-    """RESULTS.md, from the results by name."""
+    """Return the text of RESULTS.md, given the results by name."""
     lines = [
         "# Results",
         "",

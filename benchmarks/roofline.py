@@ -1,14 +1,14 @@
-"""How far the inner loop is from what this machine can do.
+"""Time of the inner loop relative to the limits of the machine.
 
     python benchmarks/roofline.py [--quick] [--json FILE]
 
-The loop is `run_task` of GP-UCB on 1,000 candidates and 50 features, as the paper's experiment runs it:
-lanes are pairs of seed and agent, a few threads have some of them each. Two limits are measured on the same
-machine: the fastest matrix product (NumPy's BLAS and XLA's, float32, the best of several sizes, every core at
-work), and the fastest pass over memory of the size that the loop's state has (it fits a cache), and over
-memory that fits none. The limit of the loop is the larger of its floating-point work over the first and its
-bytes over the second; the work counts multiplications and additions, the bytes what must be read and written
-once a step.
+The loop is `run_task` of GP-UCB on 1,000 candidates and 50 features, as in the paper's experiment. Lanes are
+pairs of seed and agent, distributed over a few threads. Two limits are measured on the same machine: the
+fastest matrix product (NumPy's BLAS and XLA's, float32, the best of several sizes, on all cores), and the
+fastest pass over memory, both of the size of the loop's state (which fits in a cache) and of a size that fits
+in no cache. The limit of the loop is the larger of its floating-point work over the first and its bytes over
+the second. The work counts multiplications and additions; the bytes are those that must be read and written
+in each step.
 """
 
 import os
@@ -20,18 +20,18 @@ import numpy as np
 NUM_CANDIDATES, NUM_FEATURES = 1000, 50
 
 NOTES = """\
-Work of a lane's step, N candidates and d features: 2Nd for the product with the candidates, 2d^2 each for
-the factor's image, its direction and its update, 9N for means, variances and scores. Bytes: the factor read
-and written, means and variances read and written; the candidates' features are shared by all lanes and
-counted once a thread. Square roots count as one operation. What the loop pays beyond the limit: the passes
-over means, variances and scores are separate kernels, each of which reads and writes what the one before
-wrote (XLA does not fuse through a matrix product or a reduction), about 25 kernels a step are started at
-some microseconds each, and the product itself, 50 deep, runs at a part of the peak, which is measured at
-its best size: the row "its product alone" has the time of nothing but the products."""
+Work of a step of one lane with N candidates and d features: 2Nd for the product with the candidates, 2d^2
+each for the factor's image, its direction and its update, 9N for means, variances and scores. Bytes: the
+factor read and written, means and variances read and written; the candidates' features are shared by all
+lanes and counted once per thread. Square roots count as one operation. Costs beyond the limit: the passes
+over means, variances and scores are separate kernels, each of which reads and writes the output of the
+previous one (XLA does not fuse through a matrix product or a reduction); about 25 kernels per step are
+launched at some microseconds each; and the product, with an inner dimension of 50, runs at a part of the
+peak, which is measured at its best size. The row "its product alone" has the time of the products only."""
 
 
 def work(num_lanes):
-    """Floating-point operations and bytes of one step of `num_lanes` lanes, in float32."""
+    """Return floating-point operations and bytes of one step of `num_lanes` lanes, in float32."""
     n, d = NUM_CANDIDATES, NUM_FEATURES
     flops = num_lanes * (2 * n * d + 6 * d * d + 9 * n)
     num_bytes = 4 * (num_lanes * (2 * d * d + 4 * n) + n * d)
@@ -39,7 +39,7 @@ def work(num_lanes):
 
 
 def in_threads(functions):
-    """A contender that runs all functions at once, each in a thread."""
+    """Return a contender that runs all functions concurrently, each in a thread."""
 
     def run():
         threads = [threading.Thread(target=function) for function in functions]
@@ -52,7 +52,7 @@ def in_threads(functions):
 
 
 def matrix_peak(num_threads, quick):
-    """Floating-point operations a second of the best matrix product on `num_threads` cores."""
+    """Return the FLOP/s of the fastest matrix product on `num_threads` cores."""
     import jax
     from threadpoolctl import threadpool_limits
 
@@ -75,7 +75,7 @@ def matrix_peak(num_threads, quick):
 
 
 def bandwidth(num_threads, bytes_a_thread):
-    """Bytes a second of the best pass (copy, or add in place) over arrays of this many bytes in all."""
+    """Return the bytes/s of the fastest pass (copy, or add in place) over arrays of this total size."""
     length = max(1024, bytes_a_thread // 8)
     count = max(1, 2**27 // (8 * length))
     copies, adds = [], []
@@ -91,7 +91,7 @@ def bandwidth(num_threads, bytes_a_thread):
 
 
 def make_loop(num_lanes, horizon):
-    """The compiled inner loop for a number of lanes, and its product alone, as functions of nothing."""
+    """Return the compiled inner loop for a number of lanes, and its product alone, without arguments."""
     import jax
     import jax.numpy as jnp
 
@@ -118,7 +118,7 @@ def make_loop(num_lanes, horizon):
     def products(weights):
         def step(weights, _):
             cross = jnp.matmul(weights, rows.T)
-            # Something of every product must be used, or it would not be computed.
+            # Use a part of every product, because XLA removes unused computations.
             return weights + 1e-9 * cross[:, :NUM_FEATURES], None
 
         return jax.lax.scan(step, weights, length=horizon)[0]

@@ -1,9 +1,9 @@
-"""How time and memory grow: with seeds, features, candidates and tasks.
+"""Growth of time and memory with the number of seeds, features, candidates and tasks.
 
     python benchmarks/scaling.py [--quick] [--json FILE]
 
-Each size runs in a process of its own, so that its peak memory is its own. Seeds go through the experiments'
-runner, which plays them in chunks; the other sizes through `run_lifelong` with Meta-KGL on a few seeds.
+Each size runs in a separate process, so that its peak memory can be measured. Seeds are run by the
+experiments' runner in chunks; the other sizes by `run_lifelong` with Meta-KGL on a few seeds.
 """
 
 import json
@@ -31,16 +31,16 @@ UNITS = dict(
 )
 
 NOTES = """\
-Memory is the peak of the whole process, in MB; the first row of seeds shows what Python, jax and the
-compiled program take before there is anything to compute. Beyond a chunk (100 seeds over all threads) only
-the results themselves grow, which are kept on the host: the column "results" has their size, and the peak
-has room for them twice, when the chunks are joined. A step costs candidates x features for the product and
-features^2 for the factor of the covariance; a task's group lasso has all past tasks in it, so that the time
-of a task rises with their number, and a run's with the square of it."""
+Memory is the peak of the whole process, in MB; the first row of seeds shows the memory of Python, jax and
+the compiled program without computation. Beyond a chunk (100 seeds over all threads) only the results grow,
+which are kept on the host: the column "results" has their size, and the peak contains them twice, when the
+chunks are joined. A step costs candidates x features for the product and features^2 for the factor of the
+covariance. The group lasso of a task includes all past tasks, so that the time of a task grows linearly
+with their number and that of a run quadratically."""
 
 
 def run_child(request):
-    """One size: compile, run, and tell."""
+    """Compile and run one size, and print the result."""
     os.environ.setdefault("NPROC", str(max(4, os.cpu_count() or 1)))
     axis, base, value = request["axis"], request["base"], request["value"]
     answer = seeds_run(value, base) if axis == "seeds" else lifelong_run({**base, axis: value})
@@ -58,7 +58,7 @@ def seeds_run(num_seeds, base):
     repeats = 3 if num_seeds <= 1000 else 1
     seconds, result = [], None
     for _ in range(repeats):
-        result = None  # what the last repeat answered is not part of this one's memory
+        result = None  # free the result of the last repeat, which would count as memory of this one
         begin = time.perf_counter()
         result = prepared.run()
         seconds.append(time.perf_counter() - begin)
@@ -110,7 +110,7 @@ def lifelong_run(size):
 
 
 def units_of(axis, value, base):
-    """How many of the things whose time is told."""
+    """Return the number of units to which the reported time refers."""
     if axis == "seeds":
         return value
     tasks = value if axis == "tasks" else base["tasks"]

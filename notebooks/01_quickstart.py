@@ -13,11 +13,11 @@
 # %% [markdown]
 # # Quickstart
 #
-# You optimise one expensive function after another, and you suspect that they are alike: out of many possible
-# ingredients (*base kernels*), all of them use the same few. A lifelong optimiser finds out which few from
-# the tasks it has already finished, and so starts each new task a little wiser.
+# Suppose that you optimise one expensive function after another, and that these functions are similar: all of
+# them are combinations of the same few out of many *base kernels*. A lifelong optimiser learns from finished
+# tasks which base kernels these are, and uses this knowledge in each new task.
 #
-# This notebook goes from nothing to a lifelong run and its picture, then looks at what the run left behind.
+# This notebook runs a lifelong experiment, plots it, and then shows what the result contains.
 
 # %%
 import os
@@ -30,16 +30,16 @@ import numpy as np
 import jlibo
 from jlibo import metrics, plot
 
-small = os.environ.get("JLIBO_NOTEBOOK_SMALL") == "1"  # the test suite plays a tiny version
+small = os.environ.get("JLIBO_NOTEBOOK_SMALL") == "1"  # the test suite runs a small version
 num_seeds, num_tasks, horizon, num_kernels = (2, 4, 12, 8) if small else (10, 20, 100, 50)
 
 # %% [markdown]
-# ## Ten lines
+# ## A first experiment
 #
-# The tasks are the paper's: functions on [0, 1] made of 5 out of 50 cosines, another 5 in each seed. LiBO,
-# which is GP-UCB with a kernel learned by Meta-KGL, and its federated sibling F-LiBO face an agent that uses
-# all 50 and an oracle that knows the 5. The whole experiment is a pure function of one key, so `vmap` makes
-# it ten experiments.
+# The tasks are those of the paper: functions on [0, 1] that are combinations of 5 out of 50 cosines, with a
+# different 5 in each seed. LiBO is GP-UCB with a kernel learned by Meta-KGL, and F-LiBO is its federated
+# version. They are compared with an agent that uses all 50 kernels and with an oracle that knows the 5. The
+# whole experiment is a pure function of one key, so `vmap` runs ten experiments.
 
 # %%
 features = jlibo.Cosine(num_kernels)
@@ -64,13 +64,14 @@ results, true_support = jax.jit(jax.vmap(experiment))(keys)
 ax = plot.plot_lifelong_regret(results)
 
 # %% [markdown]
-# Each thin vertical line starts a task; bands are one standard error over seeds. The two learners begin each
-# task with a few forced exploration steps, the small jumps. What they learn from them flattens the rest.
+# Each thin vertical line marks the start of a task; bands are one standard error over seeds. The two learners
+# begin each task with a few steps of forced exploration, which are the small jumps. The learned kernel
+# reduces the regret of the remaining steps.
 #
-# ## What the result holds
+# ## What the result contains
 #
-# One `LifelongResult` for each agent. Arrays keep their axes: seeds, then tasks, then steps. Nothing is
-# averaged away.
+# There is one `LifelongResult` for each agent. Its arrays have the axes seeds, tasks and steps, without
+# averages.
 
 # %%
 libo = results["libo"]
@@ -78,10 +79,10 @@ for field in ("regret", "actions", "rewards", "explored", "num_explore", "suppor
     print(f"{field:12} {getattr(libo, field).shape!s:16} {getattr(libo, field).dtype}")
 
 # %% [markdown]
-# `support` says which kernels were selected after each task, `gap` certifies the group lasso behind that
-# selection (a duality gap: how far from the optimum it can be at most), and `fell_back` admits that a
-# selection was empty, so that the next task was played with all kernels. `jlibo.metrics` turns these into
-# numbers, and `plot.figure_lifelong` into a summary.
+# `support` has the kernels that were selected after each task. `gap` is the duality gap of the group lasso
+# behind that selection, an upper bound on the distance to the optimal objective. `fell_back` marks an empty
+# selection, after which the next task uses all kernels. `jlibo.metrics` computes summary numbers from these,
+# and `plot.figure_lifelong` draws a summary.
 
 # %%
 for name, result in results.items():
@@ -97,7 +98,7 @@ plot.figure_lifelong(results, true_support, f"{num_tasks} tasks of {horizon} ste
 # ## A sweep is one more `vmap`
 #
 # Hyper-parameters are arrays, not constants of the program, so a sweep over `lam` is traced and compiled
-# once. Here every value of `lam` meets every seed, in one batch.
+# once. Here every value of `lam` runs with every seed, in one batch.
 
 # %%
 num_traces = 0
@@ -126,10 +127,10 @@ ax.set(xscale="log", xlabel="lam", ylabel="lifelong regret", ylim=(0, None), tit
 ax.spines[["top", "right"]].set_visible(False)
 
 # %% [markdown]
-# ## Stop, and go on
+# ## Stop and resume
 #
-# Tasks may be weeks apart. `tasks` plays a part of the run; the result's `carry` is all that the next part
-# needs, a tree of arrays to keep wherever you like. Two halves are the whole, bit for bit.
+# Tasks may be weeks apart. The argument `tasks` runs a part of the tasks. The result's `carry`, a pytree of
+# arrays, is all that the next part needs. Two halves give the same numbers as one run, bit for bit.
 
 # %%
 env = jlibo.SyntheticEnv.draw(features, support_size=5, key=jax.random.key(1))
@@ -148,5 +149,5 @@ whole = play(range(num_tasks))
 print("the same:", np.array_equal(np.concatenate([first.regret, second.regret]), whole.regret))
 
 # %% [markdown]
-# Next: `02_reproduce_the_paper` for the paper's figures, and `03_your_own_policy_and_features` to put your
-# own parts into the loop.
+# Next: `02_reproduce_the_paper` has the paper's figures, and `03_your_own_policy_and_features` shows how to
+# write your own components.

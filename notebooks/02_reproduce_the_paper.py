@@ -13,10 +13,10 @@
 # %% [markdown]
 # # Reproduce the paper
 #
-# The paper's experiments are data: `jlibo.experiments.REGISTRY` has one record for each, with every number in
-# it, and `run_experiment` plays any of them, all seeds as one batch. This notebook plays four with 50
-# cosines: the offline one, the lifelong one, and the lifelong one that learns from all data, with the
-# printed `lam` and with a smaller one. `jlibo reproduce NAME` in a shell does the same, into a folder.
+# `jlibo.experiments.REGISTRY` has one record for each experiment of the paper, with all its numbers, and
+# `run_experiment` runs any of them, with all seeds as one batch. This notebook runs four with 50 cosines: the
+# offline one, the lifelong one, and the lifelong one that learns from all data, with the printed `lam` and
+# with a smaller one. `jlibo reproduce NAME` in a shell runs the same and writes the results to a folder.
 
 # %%
 import os
@@ -26,7 +26,7 @@ import numpy as np
 from jlibo import metrics, plot
 from jlibo.experiments import REGISTRY, find, override, run_experiment, summarise
 
-small = os.environ.get("JLIBO_NOTEBOOK_SMALL") == "1"  # the test suite plays a tiny version
+small = os.environ.get("JLIBO_NOTEBOOK_SMALL") == "1"  # the test suite runs a small version
 num_seeds = 2 if small else 20
 changes = dict(num_tasks="3", horizon="10", num_features="8") if small else {}
 
@@ -39,16 +39,16 @@ for name, experiment in REGISTRY.items():
     print(f"{name:28} {experiment.summary}")
 
 # %% [markdown]
-# ## Offline: how many tasks does it take to know the kernel?
+# ## Offline: how many tasks are needed to learn the kernel?
 #
-# Each offline task is a handful of noisy values at random points. Meta-KGL selects kernels from the first m
-# tasks with one group lasso; F-Meta-KGL solves one lasso for each task and lets the tasks vote, so that no
-# data leave a task. The kernel then plays GP-UCB on one new task, the same for every m.
+# Each offline task consists of a few noisy values at random points. Meta-KGL selects kernels from the first m
+# tasks with one group lasso. F-Meta-KGL solves one lasso for each task and selects by a vote of the tasks, so
+# that no data leave a task. GP-UCB with the selected kernel then runs on one new task, the same for every m.
 
 # %%
 offline = run("offline-cosine")
 agents = summarise(offline)["agents"]
-num_tasks = offline.experiment.num_tasks
+num_tasks = offline.experiment["num_tasks"]
 shown = [m for m in (1, 5, 10, 20, 30) if m <= num_tasks]
 print(f"regret of the new task after m offline tasks (mean ± standard error, {num_seeds} seeds)\n")
 print(f"{'':12}" + "".join(f"{f'm = {m}':>11}" for m in shown) + f"   exact at m = {num_tasks}")
@@ -64,8 +64,8 @@ plot.figure_offline(regret, sizes, f"offline-cosine, {num_seeds} seeds")
 
 # %% [markdown]
 # The paper finds that with enough offline tasks the learned kernel is as good as the true one, and that the
-# federated vote needs more of them. Both show. How many tasks until the mean is within a tenth of the
-# oracle's, and does it stay there?
+# federated vote needs more tasks. Both hold here. The next cell prints the number of tasks from which on the
+# mean stays within a tenth of the oracle's.
 
 # %%
 target = 1.1 * np.asarray(agents["oracle"]["regret"]["mean"])
@@ -76,13 +76,13 @@ for name in ("meta-kgl", "f-meta-kgl"):
     print(f"{plot.display_name(name):12}{words}; unconverged solves: {agents[name]['unconverged_solves']}")
 
 # %% [markdown]
-# The saw teeth of F-Meta-KGL are the vote's: a kernel needs a quarter of the votes, and a quarter of m is a
-# whole number only at every fourth task, so the bar moves in steps.
+# The curve of F-Meta-KGL is jagged because of the vote: a kernel needs a quarter of the votes, and a quarter
+# of m is a whole number only at every fourth task, so the required number of votes increases in steps.
 #
-# ## Lifelong: learn while you play
+# ## Lifelong: learning during optimisation
 #
-# Now there are no free data. Each task begins with forced exploration, whose regret counts, and kernels are
-# selected after each task from the exploration steps of all tasks so far.
+# Here there are no offline data. Each task begins with forced exploration, whose regret counts, and kernels
+# are selected after each task from the exploration steps of all tasks so far.
 
 # %%
 lifelong = run("lifelong-cosine")
@@ -109,14 +109,14 @@ table(lifelong)
 plot.figure_lifelong(lifelong.results, lifelong.true_support, f"lifelong-cosine, {num_seeds} seeds")
 
 # %% [markdown]
-# The paper finds that LiBO's regret grows ever more like the oracle's, that F-LiBO follows at a distance, and
-# that both leave the full kernel behind. So it is here: compare the column of the whole run, which has the
-# first tasks in it, with that of the last five tasks. Two things to notice:
+# The paper finds that the growth of LiBO's regret approaches that of the oracle, that F-LiBO is second, and
+# that both are better than the full kernel. The same holds here: compare the column of the whole run, which
+# includes the first tasks, with that of the last five tasks. Two observations:
 #
-# - Exact recovery is not needed. The heat map has the true kernels dark after a few tasks and a pale
-#   remainder below: a kernel too many costs little, a true kernel too few costs much.
-# - The bars split the regret. F-LiBO explores as much in the last task as in the first, so that it cannot
-#   come down to the oracle; LiBO explores less and less.
+# - Exact recovery is not needed. In the heat map the true kernels are dark after a few tasks, and the others
+#   are pale. A superfluous kernel costs little regret, a missing true kernel costs much.
+# - The bars show the two parts of the regret. F-LiBO explores as much in the last task as in the first, so
+#   its regret cannot decrease to that of the oracle. LiBO explores less in each task.
 
 # %%
 for name in ("libo", "flibo"):
@@ -126,33 +126,34 @@ for name in ("libo", "flibo"):
     print(f"{plot.display_name(name):7} regret of a task, last five: {words}")
 
 # %% [markdown]
-# ## All data, and why the printed `lam` fails there
+# ## Learning from all data, and why the printed `lam` fails
 #
-# The appendix also learns from *all* steps of a task rather than the exploratory ones alone. More data should
-# help. With the printed `lam` it does not, in our reading; with a smaller one it does.
+# The appendix of the paper also learns from *all* steps of a task, not only from the exploration steps. More
+# data should help. In our reading of the paper it does not with the printed `lam`, but it does with a smaller
+# one.
 
 # %%
 names = ("lifelong-cosine", "lifelong-cosine-all", "lifelong-cosine-all-tuned")
 runs = {names[0]: lifelong} | {name: run(name) for name in names[1:]}
 for name in names[1:]:
     experiment = runs[name].experiment
-    print(f"{name}: lam = {experiment.lam:g}, lam_federated = {experiment.lam_federated:g}\n")
+    print(f"{name}: lam = {experiment['lam']:g}, lam_federated = {experiment['lam_federated']:g}\n")
     table(runs[name])
     print()
 
 # %% [markdown]
-# The reason is in the rows. A policy that is any good soon stays at its best action, so that most rows of a
-# task say the same thing again. The loss of the group lasso is a mean over rows. The many equal rows are
-# explained by almost any kernels, and the few that tell kernels apart weigh, among so many others, a fraction
-# of what they weighed among exploration rows alone. The loss shrinks and the penalty does not: `lam` becomes
-# too large without having changed, and true kernels are dropped. Worse, a kernel that is dropped can make
-# the policy settle in the wrong place, which gives no better rows.
+# The reason is the distribution of the rows. A good policy soon repeats its best action, so most rows of a
+# task are nearly equal. The loss of the group lasso is a mean over rows. Almost any set of kernels fits the
+# many equal rows, and the few rows that distinguish kernels have a much smaller weight than among exploration
+# rows alone. The loss decreases while the penalty stays the same: `lam` is effectively too large, and true
+# kernels are dropped. In addition, a dropped kernel can make the policy converge to a wrong action, and the
+# rows that follow are not more informative.
 
 # %%
 print(f"{'LiBO in':28}{'repeats':>9}{'near best':>11}{'true kept':>11}{'others':>9}{'regret':>9}")
 for name, result in runs.items():
     libo, truth = result.results["libo"], result.true_support
-    horizon = result.experiment.horizon
+    horizon = result.experiment["horizon"]
     distinct = np.mean([len(np.unique(task)) for seed in libo.actions for task in seed]) / horizon
     near = np.mean(libo.regret < 0.5)
     last = libo.support[:, -1]
@@ -160,15 +161,15 @@ for name, result in runs.items():
     regret = libo.regret.sum((1, 2)).mean()
     print(f"{name:28}{1 - distinct:9.0%}{near:11.0%}{kept:11.2f}{others:9.2f}{regret:9.0f}")
     if name.endswith("-all"):
-        rule = distinct * result.experiment.lam
-printed, tuned = (runs[name].experiment.lam for name in names[1:])
+        rule = distinct * result.experiment["lam"]
+printed, tuned = (runs[name].experiment["lam"] for name in names[1:])
 print(f"\nlam {printed:g} x the share of rows that are new = {rule:.3f}; the tuned lam is {tuned:g}")
 
 # %% [markdown]
 # *Repeats* is the share of steps at an action already played in the same task, *near best* the share of steps
 # with a regret below 0.5, *true kept* and *others* count the kernels that LiBO selects after the last task.
-# The printed `lam` loses true kernels, not the smaller one. Its size is no mystery: the printed one times the
-# share of rows that bring something new is about right. That is a rule of thumb and no theorem.
+# The printed `lam` loses true kernels; the smaller one does not. The smaller value is about the printed one
+# times the share of rows with a new action. This is a rule of thumb, not a theorem.
 
 # %%
 figure = plot.NotebookFigure(figsize=(9.6, 3.4), layout="constrained")

@@ -13,11 +13,11 @@
 # %% [markdown]
 # # Your own policy, features, environment and meta-learner
 #
-# The lifelong loop has five places to put something of your own. Each is a small class or a plain function,
-# jittable, and gets `vmap` over seeds for free. We fill all five around one story.
+# Five components of the lifelong loop can be replaced by your own. Each is a small class or a plain function
+# that can be jitted and works under `vmap` over seeds. This notebook replaces all five in one example.
 #
-# **The story.** You tune the same system again and again, on one data set after another. It has eight knobs.
-# Two of them matter, always the same two, but you do not know which.
+# **The example.** You tune the same system on one data set after another. It has eight knobs. Two of them
+# matter, the same two in every task, but you do not know which.
 
 # %%
 import os
@@ -32,16 +32,16 @@ import jlibo
 from jlibo import plot
 from jlibo.meta import MetaInfo
 
-small = os.environ.get("JLIBO_NOTEBOOK_SMALL") == "1"  # the test suite plays a tiny version
+small = os.environ.get("JLIBO_NOTEBOOK_SMALL") == "1"  # the test suite runs a small version
 num_seeds, num_tasks, horizon, num_candidates = (2, 3, 10, 50) if small else (10, 15, 60, 500)
 keys = jax.random.split(jax.random.key(0), num_seeds)
 
 # %% [markdown]
 # ## Features, in groups
 #
-# A base kernel is a *group* of features. To ask "which knobs matter?", give each knob a group: here five
-# overlapping bumps along that knob, enough for any smooth curve. The model is then a sum of one curve for
-# each knob, and selecting kernels is selecting knobs.
+# A base kernel is a *group* of features. To learn which knobs matter, give each knob a group: here five
+# overlapping bumps along that knob, which can represent any smooth curve. The model is then a sum of one
+# curve per knob, and selecting kernels means selecting knobs.
 
 # %%
 num_knobs, num_bumps = 8, 5
@@ -67,8 +67,9 @@ print(features.num_groups, "groups of sizes", features.group_sizes)
 # %% [markdown]
 # ## An environment of plain functions
 #
-# `FunctionEnv` takes a reward for one point and the parameters of a task, and a function that draws those
-# parameters. Knobs 2 and 5 have a best setting that moves a little from task to task; the others do nothing.
+# `FunctionEnv` takes a function that returns the reward of one point given the parameters of a task, and a
+# function that draws those parameters. Knobs 2 and 5 have a best value that changes slightly between tasks;
+# the others have no effect.
 
 # %%
 true_support = np.isin(np.arange(num_knobs), [2, 5])
@@ -88,9 +89,9 @@ env = jlibo.FunctionEnv(candidates, reward, draw_best, noise_std=0.3)
 # %% [markdown]
 # ## A policy
 #
-# A policy scores points from the current belief; the loop plays the highest score. This one is an upper
-# confidence bound whose optimism fades as observations come in. Keeping `nu` an array (not a Python number)
-# lets you sweep it without compiling again.
+# A policy scores points given the current belief; the loop plays the point with the highest score. This one
+# is an upper confidence bound whose bonus decreases with the number of observations. `nu` is an array (not a
+# Python number), so that it can be swept without recompilation.
 
 
 # %%
@@ -104,7 +105,7 @@ class FadingUCB(jlibo.AbstractPolicy):
 
 
 # %% [markdown]
-# Played by an agent that learns nothing between tasks, against the constant optimism of GP-UCB:
+# An agent that learns nothing between tasks, with this policy and with the constant `nu` of GP-UCB:
 
 # %%
 sizes = dict(num_tasks=num_tasks, horizon=horizon)
@@ -127,9 +128,9 @@ ax = plot.plot_lifelong_regret({name: play_alone(policy) for name, policy in pol
 # %% [markdown]
 # ## An exploration schedule
 #
-# The meta-learners need some steps that are not the policy's choice. By default each asks for its schedule
-# from the paper; say otherwise with any `rate(task, horizon)`. Fractions are saved up until they make a whole
-# step. Ours studies hard for three tasks and then hardly at all.
+# The meta-learners need some steps that are not chosen by the policy. By default each uses its schedule from
+# the paper; any function `rate(task, horizon)` can replace it. Fractions accumulate until they make a whole
+# step. The schedule below explores much in the first three tasks and hardly at all afterwards.
 
 # %%
 early = jlibo.CustomExploration(lambda task, horizon: horizon / 4 if task <= 3 else 0.5)
@@ -139,19 +140,19 @@ print("the paper's", jlibo.DecreasingExploration().counts(num_tasks, horizon))
 # %% [markdown]
 # ## A meta-learner
 #
-# A meta-learner turns finished tasks into the `Prior` of the next: a mean and a covariance of the feature
-# weights. It has four methods, and its state is any tree of arrays: `update` adds one task, as the simulator
-# does, and `learn` takes all past tasks at once, as a `Tuner` does. This one is empirical Bayes at its
-# simplest: fit the weights of each task, then use their running mean and variance. Unlike Meta-KGL it learns
-# *where* the good settings are, not only *which* knobs have one; and as it learns from every step, it asks
-# for no forced exploration.
+# A meta-learner maps finished tasks to the `Prior` of the next: a mean and a covariance of the feature
+# weights. It has four methods, and its state is any pytree of arrays. `update` adds one task and is used by
+# the simulator; `learn` takes all past tasks at once and is used by a `Tuner`. This one is a simple form of
+# empirical Bayes: it fits the weights of each task and uses their running mean and variance. Unlike Meta-KGL
+# it learns *where* good values are, not only *which* knobs matter. It learns from every step, so it needs no
+# forced exploration.
 
 
 # %%
 class RunningMoments(jlibo.AbstractMetaLearner):
     noise_std: float = 0.3
     exploration: jlibo.AbstractExploration = jlibo.NoExploration()
-    data: ClassVar[str] = "all"  # it looks at all steps of a task, not at forced exploration alone
+    data: ClassVar[str] = "all"  # learns from all steps of a task, not only from forced exploration
 
     def init(self, setting):
         return jnp.zeros(()), jnp.zeros(setting.num_features), jnp.zeros(setting.num_features)
@@ -160,7 +161,7 @@ class RunningMoments(jlibo.AbstractMetaLearner):
         count, total, squares = state
         mean = total / jnp.maximum(count, 1)
         variance = squares / jnp.maximum(count, 1) - mean**2
-        # Two tasks' worth of doubt, so that a few lucky tasks do not settle the matter.
+        # Shrink towards a variance of one with the weight of two tasks, for robustness with few tasks.
         return jlibo.Prior(mean, (count * variance + 2) / (count + 2))
 
     def update(self, state, data, setting):
@@ -168,7 +169,7 @@ class RunningMoments(jlibo.AbstractMetaLearner):
         return (state[0] + 1, state[1] + weights, state[2] + weights**2), self.info(setting)
 
     def learn(self, past, num_done, setting):
-        # A task is kept as few rows with the same posterior; a row of zeros says nothing.
+        # A task is stored as few rows with the same posterior; a row of zeros has no effect.
         weights = jax.vmap(lambda *rows: self.fit(*rows, setting))(past.features, past.targets)
         is_done = past.is_done[:, None]
         state = past.is_done.sum(), (is_done * weights).sum(0), (is_done * weights**2).sum(0)
@@ -181,7 +182,7 @@ class RunningMoments(jlibo.AbstractMetaLearner):
         return posterior.mean
 
     def info(self, setting):
-        everything = jnp.ones(setting.num_groups, bool)  # it selects nothing: all kernels stay in use
+        everything = jnp.ones(setting.num_groups, bool)  # it selects nothing: all kernels are used
         zero = jnp.zeros((), jnp.int32)
         return MetaInfo(everything, jnp.array(False), zero, jnp.zeros(()), zero)
 
@@ -189,7 +190,7 @@ class RunningMoments(jlibo.AbstractMetaLearner):
 # %% [markdown]
 # ## All together
 #
-# Agents that differ in their meta-learner or exploration share tasks, noise and one compilation.
+# Agents that differ in their meta-learner or exploration share the tasks, the noise and one compilation.
 
 # %%
 learners = {
@@ -213,8 +214,8 @@ results = play_all(keys)
 plot.figure_lifelong(results, true_support, "Two knobs of eight")
 
 # %% [markdown]
-# More than half of LiBO's regret is the forced part, and from the fourth task on a task costs it about as
-# much as it costs the oracle. The kernels behind it, by name:
+# More than half of LiBO's regret comes from forced exploration. From the fourth task on, its regret per task
+# is about that of the oracle. The selected kernels, by name:
 
 # %%
 ax = plot.plot_support(results["libo"], true_support=true_support, names=features.names)
@@ -222,9 +223,9 @@ ax = plot.plot_support(results["libo"], true_support=true_support, names=feature
 # %% [markdown]
 # ## A table instead of a function
 #
-# Past evaluations are often a table: tasks by configurations, with holes. `TableEnv` plays them by look-up;
-# a missing cell (NaN) is never chosen, and regret is measured against the best cell that exists. Here we
-# make such a table from the functions above and lose a third of it.
+# Past evaluations are often a table of tasks by configurations, with missing cells. `TableEnv` looks rewards
+# up in the table. A missing cell (NaN) is never chosen, and regret is relative to the best existing cell.
+# Here such a table is computed from the functions above, and a third of its cells are removed.
 
 # %%
 rng = np.random.default_rng(0)
@@ -238,7 +239,7 @@ table_env = jlibo.TableEnv(table, candidates, noise_std=0.3)
 @jax.vmap
 def play_table(key):
     order_key, run_key = jax.random.split(key)
-    shuffled = table_env.shuffled(key=order_key)  # each seed meets the tasks in another order
+    shuffled = table_env.shuffled(key=order_key)  # a different order of the tasks in each seed
     agents = {name: learners[name] for name in ("oracle", "moments")}
     policy = FadingUCB(nu=20.0, noise_std=0.3)
     return jlibo.run_agents(shuffled, features, policy, agents, **sizes, key=run_key)
@@ -248,4 +249,4 @@ table_results = play_table(keys)
 ax = plot.plot_task_curves(table_results, "moments")
 
 # %% [markdown]
-# Everything here also works with the library's other parts: any policy, any meta-learner, any environment.
+# These components work with all others of the library: any policy, any meta-learner, any environment.

@@ -13,10 +13,10 @@
 # %% [markdown]
 # # Lifelong AutoML: tuning GLMNET on one data set after another
 #
-# The elastic net (GLMNET) has two knobs: `alpha`, from ridge (0) to lasso (1), and the strength of the
-# penalty, `lambda`. Somebody who tunes it on data set after data set should get better at it. This notebook
-# plays that on 49 real data sets, first with the numbers that the paper prints, then as one would do it, and
-# says what the learned kernel is worth and what it is not.
+# The elastic net (GLMNET) has two parameters: `alpha`, from ridge (0) to lasso (1), and the strength of the
+# penalty, `lambda`. Tuning it on one data set after another should become more efficient with each data set.
+# This notebook simulates this on 49 real data sets, first with the numbers that the paper prints and then
+# with practical settings, and evaluates what the learned kernel improves and what it does not.
 
 # %%
 import os
@@ -30,20 +30,20 @@ import numpy as np
 
 import jlibo
 from jlibo import plot
-from jlibo.experiments import find, override, run_experiment, summarise, worlds
+from jlibo.experiments import find, override, run_experiment, summarise
 
-small = os.environ.get("JLIBO_NOTEBOOK_SMALL") == "1"  # the test suite plays a tiny version
+small = os.environ.get("JLIBO_NOTEBOOK_SMALL") == "1"  # the test suite runs a small version
 num_seeds = 2 if small else 20
 changes = dict(num_tasks="3", horizon="12", num_features="16") if small else {}
-# Settings are data to the compiled programs, so that runs which differ in them alone share one.
+# Settings are inputs of the compiled programs, so runs that differ only in them share one program.
 programs = tempfile.TemporaryDirectory()
 jax.config.update("jax_compilation_cache_dir", programs.name)
 
 # %% [markdown]
 # ## The table
 #
-# Nothing is trained here: 777 configurations were evaluated on each data set beforehand (ten-fold
-# cross-validation with the real glmnet), and an agent looks its scores up.
+# Nothing is trained here. 777 configurations were evaluated on each data set beforehand (ten-fold
+# cross-validation with the real glmnet), and scores are looked up in this table.
 
 # %%
 table = jlibo.load_table("glmnet")
@@ -55,7 +55,7 @@ print("some of the data sets:", ", ".join(table.tasks[::7]))
 # %%
 shape = (21, 37)  # alpha is the slow axis of the grid
 alpha, ln_lambda = (np.unique(column) for column in table.params.T)
-loss = auc.max(1, keepdims=True) - auc  # what a configuration gives away
+loss = auc.max(1, keepdims=True) - auc  # difference to the best configuration
 
 figure = plot.NotebookFigure(figsize=(8.8, 4.6), dpi=60, layout="constrained")
 axes = figure.subplots(2, 3, sharex=True, sharey=True)
@@ -77,9 +77,10 @@ bar.set_label("AUC lost against the best (star)")
 figure
 
 # %% [markdown]
-# Every surface has the same cliff: with a heavy penalty all coefficients are zero and the AUC is 0.5, and the
-# lasso falls off first. Left of the cliff is a plateau. On an easy set nearly all of it is good, on a hard
-# one (`pd_speech`, with more features than rows) the good part is a thin strip. How much there is to learn:
+# Every surface has the same edge: with a strong penalty all coefficients are zero and the AUC is 0.5. For the
+# lasso this happens at a weaker penalty. Left of the edge is a plateau. On an easy data set nearly all of it
+# is good; on a hard one (`pd_speech`, with more features than rows) the good part is a thin strip. The next
+# cell quantifies this; the region with an AUC below 0.51 is called the *desert*.
 
 # %%
 near = (loss <= 0.01).mean(1)
@@ -94,7 +95,7 @@ print(f"the corner alpha = 0, ln lambda = -9 loses {loss[:, 0].mean():.4f} in th
 # ## As printed
 #
 # 100 products of cosines, GP-UCB with `nu` = 10, all data sets in a random order by seed, 144 steps each.
-# There is no oracle, since nobody knows the true kernels. Random search takes its place.
+# There is no oracle, since the true kernels are unknown. Random search is the reference instead.
 
 
 # %%
@@ -104,7 +105,7 @@ def run(name, **more):
 
 
 def show(result):
-    horizon = result.experiment.horizon
+    horizon = result.experiment["horizon"]
     steps = [str(step) for step in (10, 50) if step < horizon] + [str(horizon)]
     print(f"{'':14} lifelong regret    AUC x 1000 that the best lacks after ... steps   kernels at the end")
     print(f"{'':30}" + "".join(f"{step:>14}" for step in steps))
@@ -116,7 +117,7 @@ def show(result):
 
 
 def draw(result, *, lifelong):
-    results, num_tasks = result.results, result.experiment.num_tasks
+    results, num_tasks = result.results, result.experiment["num_tasks"]
     figure = plot.NotebookFigure(figsize=(9.6 if lifelong else 7.6, 2.8), dpi=60, layout="constrained")
     axes = figure.subplots(1, 3 if lifelong else 2)
     plot.plot_task_regret(results, axes[0])
@@ -134,25 +135,25 @@ show(printed)
 draw(printed, lifelong=False)
 
 # %% [markdown]
-# Left the regret of each task, right the best point so far in the last half of the tasks. The agents hardly
-# differ from random search, and LiBO gets *worse* as it sees more data sets. Two things go wrong.
+# Left: the regret of each task. Right: the best point so far in the last half of the tasks. The agents hardly
+# differ from random search, and LiBO gets *worse* as it sees more data sets. There are two causes.
 #
-# **Optimism out of scale.** An AUC lives between 0.5 and 1. GP-UCB adds `nu` times the posterior's standard
-# deviation, which starts near 1: with `nu` = 10 the bonus is at first twenty times the whole range of the
-# scores and in the end still above it, so that the agent goes wherever it has been least. It fills the
-# square evenly until the end of the task and pays for the desert. The features make it worse. Products of
-# cosines hold no constant, so that an AUC of about 0.7 everywhere has to be built from waves. Below: the
-# bonus at the point played, against the whole range of the scores.
+# **The bonus has the wrong scale.** An AUC is between 0.5 and 1. GP-UCB adds `nu` times the posterior
+# standard deviation, which starts near 1. With `nu` = 10 the bonus is at first twenty times the whole range
+# of the scores and still above it at the end, so that the agent explores where it has the fewest
+# observations. It covers the square evenly until the end of the task, including the desert. The features add
+# to the problem: products of cosines contain no constant, so that an AUC of about 0.7 everywhere has to be
+# represented by waves. Below: the bonus at the point played, and the whole range of the scores.
 
 # %%
-grid_features = worlds.make_features(printed.experiment)
-horizon = printed.experiment.horizon
+grid_features = printed.experiment.features.make()
+horizon = printed.experiment["horizon"]
 env = jlibo.TableEnv.from_table(table, metric="auc")
 
 
 @jax.jit
 def bonus_of_full():
-    """nu x standard deviation at the points that the full kernel plays on the first data set."""
+    """Return nu x standard deviation at the points that the full kernel plays on the first data set."""
     features = grid_features(env.candidates)
     belief = jlibo.posterior.belief_at(
         jlibo.posterior.init(jlibo.full_prior(grid_features.groups), 0.1), features
@@ -183,17 +184,17 @@ for ax in (left, right):
 figure
 
 # %% [markdown]
-# Note the first point, the corner `alpha` = 0, `ln lambda` = -9: all cosines are 1 there, so that the prior
-# is widest, and every fresh task begins there. On these data sets the corner is a good place. That the full
-# kernel is well ahead in its first steps is that coincidence.
+# Note the first point, the corner `alpha` = 0, `ln lambda` = -9. All cosines are 1 there, so that the prior
+# variance is largest, and every new task begins there. On these data sets the corner happens to be good. This
+# coincidence is why the full kernel is well ahead in its first steps.
 #
-# **A threshold out of scale.** Meta-KGL selects a kernel whose coefficient, in the root mean square over
-# tasks, is above `omega` = 0.25. That is half the range of an AUC. After one or two tasks a few kernels
-# explain all rows, with coefficients that large. The more tasks there are, the more kernels share the work,
-# and the less is left for each: soon none is above `omega`, nothing is selected, and LiBO falls back to all
-# kernels. From about task 20 on it *is* the full kernel, with forced exploration on top. The plot solves
-# the group lasso on random rows of the first s data sets. A tenth of the printed `lam` hardly changes it:
-# the threshold is to blame, not the penalty.
+# **The threshold has the wrong scale.** Meta-KGL selects a kernel if its coefficient, in the root mean square
+# over tasks, is above `omega` = 0.25. That is half the range of an AUC. After one or two tasks a few kernels
+# explain all rows, with coefficients that large. With more tasks, more kernels are used and each coefficient
+# is smaller: soon none is above `omega`, nothing is selected, and LiBO falls back to all kernels. From about
+# task 20 on it is equal to the full kernel with additional forced exploration. The plot shows the group lasso
+# on random rows of the first s data sets. A tenth of the printed `lam` hardly changes it, so the cause is the
+# threshold and not the penalty.
 
 # %%
 num_rows = int(np.sqrt(144))
@@ -207,13 +208,13 @@ tasks_seen = np.asarray([1, 3] if small else [1, 2, 4, 8, 16, 32, 49])
 
 @jax.jit
 def largest_coefficient(num_seen, lam):
-    """The largest group norm over sqrt(s), which Meta-KGL compares with omega."""
+    """Return the largest group norm over sqrt(s), which Meta-KGL compares with omega."""
     mask = jnp.broadcast_to((jnp.arange(table.num_tasks) < num_seen)[:, None], targets.shape)
     solution = jlibo.group_lasso(design, targets, lam, mask=mask)
     return solution.group_norms.max() / jnp.sqrt(num_seen)
 
 
-printed_lam, omega = printed.experiment.lam, printed.experiment.omega
+printed_lam, omega = printed.experiment["lam"], printed.experiment["omega"]
 figure, ax = plt.subplots(figsize=(5.6, 3.4), dpi=64, layout="constrained")
 for lam, colour in ((printed_lam, plot.META), (printed_lam / 10, plot.FEDERATED)):
     largest = [largest_coefficient(s, lam) for s in tasks_seen]
@@ -226,12 +227,12 @@ ax.legend(frameon=False, fontsize="small")
 ax.spines[["top", "right"]].set_visible(False)
 
 # %% [markdown]
-# F-LiBO's printed numbers (`lam` = 2.6e-6, `omega` = 1e-6) do the opposite: nearly every kernel of every
-# client passes, the vote keeps them all, and F-LiBO is the full kernel too.
+# F-LiBO's printed numbers (`lam` = 2.6e-6, `omega` = 1e-6) have the opposite effect: nearly every kernel of
+# every client is selected, the vote keeps them all, and F-LiBO is equal to the full kernel too.
 #
-# ## As one would do it
+# ## Practical settings
 #
-# What `lifelong-glmnet-practitioner` changes:
+# The settings that `lifelong-glmnet-practitioner` changes:
 
 # %%
 before, after = (find(f"lifelong-glmnet{end}").settings() for end in ("", "-practitioner"))
@@ -240,14 +241,14 @@ for name, value in after.items():
         print(f"{name:16} {before[name]!s:>15}  ->  {value}")
 
 # %% [markdown]
-# - **Standardised rewards.** Centre and scale come from the task's own rewards so far, so that a prior of
-#   size one and a `nu` of a few fit any metric.
-# - **Main effects and a constant.** The cosines of each knob alone, their products, and a constant that is
-#   never penalised, 100 in all.
-# - **All data, a quarter of the forced exploration.** Random steps in the desert are dear.
-# - **`nu`, `lam` and `omega` from data**: chosen by the simple regret after 50 steps on one half of the data
-#   sets (`benchmarks/choose_glmnet.py`; F-LiBO takes LiBO's pair). Everything below is the *other* half, 23
-#   sets.
+# - **Standardised rewards.** Centre and scale are estimated from the task's own rewards so far, so that a
+#   prior variance of one and a `nu` of a few units fit any metric.
+# - **Main effects and a constant.** The cosines of each parameter alone, their products, and a constant that
+#   is never penalised, 100 in all.
+# - **All data, a quarter of the forced exploration.** Random steps in the desert cause much regret.
+# - **`nu`, `lam` and `omega` from data.** They are chosen by the simple regret after 50 steps on one half of
+#   the data sets (`benchmarks/choose_glmnet.py`; F-LiBO uses the same pair as LiBO). Everything below is the
+#   *other* half, 23 data sets.
 
 # %%
 practice = run("lifelong-glmnet-practitioner")
@@ -257,39 +258,37 @@ show(practice)
 draw(practice, lifelong=True)
 
 # %% [markdown]
-# The second task already costs LiBO less than half of what it costs the full kernel, the last ones a quarter.
-# `plot.figure_tuning` draws such a page with the selected kernels for any run.
+# Already in the second task LiBO's regret is less than half of the full kernel's; in the last ones it is a
+# quarter.
+# `plot.figure_tuning` draws such a figure with the selected kernels for any run.
 
 # %% [markdown]
 # ### Data set by data set
 #
-# The standard errors above are over orders and draws, with the same data sets in each. How sure is the gap on
-# *other* data sets? Each seed has its own order; put back into the order of the table, the seeds can be
-# averaged for each data set, and the spread over data sets tells.
+# The standard errors above are over orders and draws, with the same data sets in each. To estimate the
+# uncertainty for *other* data sets, the spread over data sets is needed. Each seed has its own order, so the
+# results are first sorted into the order of the table and then averaged over seeds for each data set.
 
 # %%
 experiment = practice.experiment
-env_of = jax.jit(
-    lambda seed: (
-        worlds.make_env(
-            experiment,
-            worlds.make_features(experiment),
-            experiment.numbers(),
-            key=jax.random.split(jax.random.fold_in(jax.random.key(0), seed))[0],
-        ).order
-    )
-)
-orders = np.stack([env_of(np.uint32(seed)) for seed in range(num_seeds)])[:, : experiment.num_tasks]
+
+
+@jax.jit
+def order_of(seed):
+    return experiment.make_world(key=jax.random.fold_in(jax.random.key(0), seed)).env.order
+
+
+orders = np.stack([order_of(np.uint32(seed)) for seed in range(num_seeds)])[:, : experiment["num_tasks"]]
 
 
 def by_data_set(values):
-    """[seed, task] in the order of play -> [seed, data set]; NaN where a seed did not play it."""
+    """Sort [seed, task] in the order of play into [seed, data set]; NaN if a seed did not play it."""
     answer = np.full((num_seeds, orders.max() + 1), np.nan)
     np.put_along_axis(answer, orders, values, axis=1)
     return answer[:, np.unique(orders)]
 
 
-so_far = min(50, experiment.horizon)
+so_far = min(50, experiment["horizon"])
 regret = {name: np.asarray(one.regret, np.float64) for name, one in practice.results.items()}
 for agent in ("libo", "flibo"):
     less = np.nanmean(by_data_set((regret["full"] - regret[agent]).sum(-1)), 0)
@@ -304,11 +303,11 @@ for agent in ("libo", "flibo"):
 # %% [markdown]
 # ### Which kernels
 #
-# LiBO begins with most of them and drops those that no data set needs. What is left after the last task, by
-# name; `x1` is `alpha` and `x2` is `ln lambda`, both scaled to [0, 1].
+# LiBO begins with most kernels and drops those that no data set needs. The kernels that are left after the
+# last task, by name; `x1` is `alpha` and `x2` is `ln lambda`, both scaled to [0, 1].
 
 # %%
-features = worlds.make_features(practice.experiment)
+features = practice.experiment.features.make()
 for agent in ("libo", "flibo"):
     support = np.asarray(practice.results[agent].support)[:, -1]  # [seed, kernel]
     always = [name for name, share in zip(features.names, support.mean(0), strict=True) if share == 1]
@@ -331,13 +330,13 @@ plot.plot_support_size(practice.results, axes[2])
 figure
 
 # %% [markdown]
-# ### What is the learned kernel worth?
+# ### The benefit of the learned kernel
 #
-# Cumulative regret rewards timid agents. With a small `nu` an agent stays at the first good point, pays
-# little and finds nothing better; with a large one it finds more and pays more. To compare kernels fairly,
-# look at both at once, for several `nu`: the regret that an agent paid, and how good its best point is. Down
-# and left is better. (`lam` and `omega` were chosen at `nu` = 4 and stay as they are. These are the reported
-# data sets: the plot explains, it chooses nothing.)
+# Cumulative regret favours agents that explore little. With a small `nu` an agent stays at the first good
+# point: its regret is small, but it finds nothing better. With a large one it finds better points at a larger
+# regret. For a fair comparison of kernels the plot shows both for several `nu`: the regret, and the quality
+# of the best point. Lower left is better. (`lam` and `omega` were chosen at `nu` = 4 and are not changed.
+# These are the reported data sets; nothing is chosen by this plot.)
 
 # %%
 budget = 10 if small else 50
@@ -351,7 +350,7 @@ def paid_and_lost(result, agent):
 
 
 figure = plot.NotebookFigure(figsize=(8.8, 3.6), dpi=60, layout="constrained")
-for ax, steps in zip(figure.subplots(1, 2), (budget, practice.experiment.horizon), strict=True):
+for ax, steps in zip(figure.subplots(1, 2), (budget, practice.experiment["horizon"]), strict=True):
     for name in ("full", "flibo", "libo"):
         paid, lost = np.transpose([paid_and_lost(result, name) for result in runs.values()])
         colour = plot.AGENTS[name][1]
@@ -374,26 +373,26 @@ for agent in ("full", "libo", "flibo"):
         total, simple = numbers["lifelong_regret"], numbers["simple_regret"]["all_tasks"]
         cells = "  ".join(
             f"after {step}: {1e3 * simple[str(step)]['mean']:.2f} ± {1e3 * simple[str(step)]['se']:.2f}"
-            for step in (budget, practice.experiment.horizon)
+            for step in (budget, practice.experiment["horizon"])
         )
         paid = f"{total['mean']:6.1f} ± {total['se']:3.1f}"
         print(f"{plot.display_name(agent):12} nu = {nu}   regret {paid}   AUC lost x 1000, {cells}")
 
 # %% [markdown]
-# What a learned kernel buys is regret. The full kernel is at its best on these data with `nu` = 2: it pays
-# 203 and lacks 0.65 thousandths after 50 steps, 0.27 in the end. LiBO at `nu` = 4 pays 134 and lacks 0.54
-# and 0.31. So at each one's best `nu` the gap is 1.5 times, not the 2.9 times of equal `nu`, and there is
-# no better end: who counts only the best point after many trials has little use for lifelong learning on
-# these data, who pays for every bad trial has. With `nu` = 1 every agent gets stuck, and the full kernel,
-# which starts in the lucky corner, gets stuck most cheaply. F-LiBO, which keeps 85 of 100 kernels, is
-# between the two.
+# A learned kernel reduces regret. The best `nu` of the full kernel on these data is 2: its regret is 203, and
+# its best point is 0.65 thousandths below the optimum after 50 steps and 0.27 at the end. LiBO at `nu` = 4
+# has a regret of 134, and differences of 0.54 and 0.31. With the best `nu` of each, the ratio of the regrets
+# is therefore 1.5 and not 2.9 as with equal `nu`, and the final point is not better. On these data, lifelong
+# learning helps if every bad trial has a cost; it helps little if only the best point after many trials
+# counts. With `nu` = 1 every agent gets stuck at a suboptimal point. This costs the full kernel least,
+# because it starts in the good corner. F-LiBO, which keeps 85 of 100 kernels, is between the two.
 #
 # ## Your own table
 #
-# Past evaluations in a CSV file need a column for the task, columns of parameters, and a metric; tasks may
-# have different configurations, and an empty metric is a configuration that is never played. A missing
-# column, a configuration listed twice or a parameter that is no number is an error that names the line. Here
-# such a file is made from a part of the table, with `lambda` itself rather than its logarithm.
+# Past evaluations in a CSV file need a column for the task, columns of parameters, and a metric. Tasks may
+# have different configurations, and a configuration with an empty metric is never played. A missing column, a
+# configuration listed twice or a parameter that is not a number raises an error that names the line. Here
+# such a file is written from a part of the table, with `lambda` itself and not its logarithm.
 
 # %%
 rng = np.random.default_rng(0)
@@ -432,5 +431,5 @@ for task, name in enumerate(mine.tasks):
 
 # %% [markdown]
 # `jlibo.read_random_bot` reads the CSV layout of the OpenML random bot, `jlibo.read_hpob` the JSON layout of
-# HPO-B, and `TableEnv.from_table` makes an environment of either. To tune something that is not evaluated
-# yet, with a memory that lasts from task to task, there is `jlibo.Tuner`.
+# HPO-B, and `TableEnv.from_table` makes an environment from either. To tune a model that has not been
+# evaluated yet, with a persistent memory, use `jlibo.Tuner`.

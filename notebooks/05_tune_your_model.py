@@ -11,11 +11,11 @@
 # ---
 
 # %% [markdown]
-# # Tune your model, again and again
+# # Tune a model on many data sets
 #
-# You fit the same model to one data set after another. Each time you tune it, each time from scratch. But
-# the data sets have something in common: the same knobs matter, and good settings lie in the same
-# corner. `jlibo.Tuner` remembers every trial in a file, learns from it which knobs matter and where to look
+# Suppose that you fit the same model to one data set after another and tune it from scratch each time. The
+# data sets have something in common: the same parameters matter, and good configurations lie in the same
+# region. `jlibo.Tuner` stores every trial in a file, learns from it which parameters matter and where to look
 # first, and needs fewer trials the more tasks it has seen.
 #
 # Here the model is scikit-learn's logistic regression with an elastic-net penalty, on eight real problems.
@@ -36,13 +36,13 @@ from sklearn.preprocessing import StandardScaler
 
 import jlibo
 
-small = os.environ.get("JLIBO_NOTEBOOK_SMALL") == "1"  # the test suite plays a tiny version
+small = os.environ.get("JLIBO_NOTEBOOK_SMALL") == "1"  # the test suite runs a small version
 num_rows, max_iter, budget, num_tasks = (60, 20, 4, 3) if small else (200, 300, 20, 8)
 
 # %% [markdown]
 # ## Eight problems
 #
-# From the data that come with scikit-learn, so that nothing is downloaded: two classes each, at most 200
+# The data come with scikit-learn, so that nothing is downloaded. Each problem has two classes and at most 200
 # rows. With so few rows the penalty matters.
 
 
@@ -74,16 +74,16 @@ for name, (rows, positive) in problems.items():
 # %% [markdown]
 # ## What is tuned
 #
-# The score is the log loss in five-fold cross-validation: lower is better. There are three knobs: how strong
-# the penalty is (`C`, small means strong), how much of it is the absolute value (`l1_ratio`), and the
-# solver's tolerance, which we suspect does not matter.
+# The score is the log loss in five-fold cross-validation: lower is better. There are three parameters: the
+# strength of the penalty (`C`, small means strong), the share of the absolute value in it (`l1_ratio`), and
+# the solver's tolerance, which we expect not to matter.
 
 
 # %%
 def log_loss(data, C, l1_ratio, tol):
     rows, positive = data
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the solver complains when it stops early: that is a setting, too
+        warnings.simplefilter("ignore")  # the solver warns when it stops early, as `tol` may cause
         model = LogisticRegression(
             solver="saga",
             penalty="elasticnet",
@@ -109,9 +109,9 @@ space = jlibo.SearchSpace(
 # %% [markdown]
 # ## Ask and tell
 #
-# A tuner has a space and a memory. A task has a name and a budget. `for trial in task` asks for one setting
-# after another; `task.tell` says how good it was. Every answer is on the disk before `tell` returns, so a
-# crash costs at most the trial that was running.
+# A tuner has a space and a memory. A task has a name and a budget. `for trial in task` asks for one trial
+# after another; `task.tell` stores its score. Every score is on the disk before `tell` returns, so a crash
+# loses at most the running trial.
 
 # %%
 folder = Path(tempfile.mkdtemp())
@@ -129,10 +129,10 @@ with jlibo.Tuner(space, memory=memory, maximise=False) as tuner:
         )
 
 # %% [markdown]
-# ## Did the past help?
+# ## Comparison with tuning from scratch
 #
-# The same again without a memory: a new tuner for each problem, as if it were the first. Then count, for
-# both, how many trials it took to come within 2 % of the best log loss that either of them ever saw.
+# The same again without a memory: a new tuner for each problem. For both we count the number of trials until
+# the log loss is within 2 % of the best one that either of them found.
 
 # %%
 alone = {}
@@ -172,38 +172,39 @@ ax.set_ylabel("trials until within 2 % of the best")
 ax.spines[["top", "right"]].set_visible(False)
 _ = ax.legend(frameon=False)
 # %% [markdown]
-# The first task has no past, so the two columns are alike. In our run the memory is ahead in five of the
-# seven later tasks, often by far, and behind in two. Eight problems are few, and single counts depend on
-# luck; docs/results.md has the same comparison on 49 data sets.
+# The first task has no past, so the two columns are equal. In our run the memory is ahead in five of the
+# seven later tasks, often by far, and behind in two. Eight problems are few, and single counts vary by
+# chance; docs/results.md has the same comparison on 49 data sets.
 #
 # ## What was learned
 #
-# `importance` says how much of the differences between scores each knob accounts for, over all tasks, and
-# each pair of knobs beyond what the two do by themselves. Knobs that are "not selected" explain nothing that
-# the others do not.
+# `importance` returns the share of the differences between scores, over all tasks, that each parameter
+# accounts for, and each pair of parameters beyond its two members. Parameters that are "not selected" explain
+# nothing beyond the others.
 
 # %%
-tuner = jlibo.Tuner(space, memory=memory, maximise=False)  # opened again: it knows all that it knew before
+tuner = jlibo.Tuner(space, memory=memory, maximise=False)  # opened again, with the same state
 for name, share in tuner.importance().items():
     print(f"{name:20} {share:5.1%}")
 ax = tuner.plot_importance()
 # %% [markdown]
-# So the strength of the penalty is what counts. The tolerance, of which we thought that it does not matter,
-# does a little: a loose one stops the solver early, which acts like a penalty. The kind of penalty, which
-# people like to tune, makes hardly any difference on these data.
+# The strength of the penalty matters most. The tolerance, which we expected not to matter, has a small
+# effect: a loose one stops the solver early, which acts like a penalty. The kind of penalty, which is often
+# tuned, makes hardly any difference on these data.
 #
-# The progress of each task, pale for the first and dark for the last:
+# The progress of each task, from pale for the first to dark for the last:
 
 # %%
 ax = tuner.plot_progress()
 # %% [markdown]
-# The command line shows the same without any Python: `jlibo memory show elastic_net.db`. `jlibo memory
-# export` writes all trials as text, one line each.
+# `jlibo memory show elastic_net.db` shows the same on the command line. `jlibo memory export` writes all
+# trials as text, one line each.
 #
 # ## Results from elsewhere
 #
-# Trials that were made without the tuner, by a grid search say, teach as well. No exploration was forced in
-# them, so the guarantee of the paper does not cover what is learned from them; in practice they are as good.
+# The tuner also learns from trials that were run without it, for example by a grid search. They contain no
+# forced exploration, so the guarantee of the paper does not cover what is learned from them; in practice they
+# are as good.
 
 # %%
 grid = [{"C": C, "l1_ratio": l1, "tol": 1e-3} for C in (0.01, 0.1, 1.0, 10.0) for l1 in (0.1, 0.9)]
@@ -212,11 +213,11 @@ tuner.add_task("digits, 4 or 9", grid, [log_loss(data, **params) for params in g
 print(len(tuner.memory.tasks()), "tasks in the memory")
 
 # %% [markdown]
-# ## A task that is unlike the others
+# ## A task that differs from the others
 #
-# What if a new data set wants something else? Here the labels are shuffled: there is nothing to learn, and
-# the best penalty is the strongest. Past tasks recommend a weak one. The first trials follow the past; then
-# the tuner sees that its forecasts are wrong, and trusts what it has seen in this task instead.
+# Here the labels are shuffled: there is nothing to learn, and the best penalty is the strongest. Past tasks
+# suggest a weak one. The first trials follow the past. Then the predictions turn out to be wrong, and the
+# tuner relies on the observations of this task instead.
 
 # %%
 rows, positive = problems["breast cancer"]
@@ -232,13 +233,12 @@ tuner.close()
 # %% [markdown]
 # ## With Optuna
 #
-# Whoever has studies and dashboards in Optuna keeps them: `LiBOSampler` is an ordinary sampler. With
-# `memory` it reads the tasks above before the first trial, and the study becomes one more task in the same
-# file.
+# `LiBOSampler` is an Optuna sampler, so that existing studies and dashboards can be kept. With `memory` it
+# learns from the tasks above before the first trial, and the study becomes one more task in the same file.
 
 # %%
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # it looks for widgets of the notebook, which we do not need
+    warnings.simplefilter("ignore")  # Optuna warns if notebook widgets are missing; they are not needed
     import optuna
 
 from jlibo.integrations.optuna import LiBOSampler
@@ -263,12 +263,11 @@ print(f"first trial {values[0]:.4f}, best of {len(values)} trials {study.best_va
 print({name: f"{value:.3g}" for name, value in study.best_params.items()})
 
 # %% [markdown]
-# ## Good to know
+# ## Notes
 #
-# - A trial that gives no number (NaN, an exception you catch and pass to `task.fail(trial)`) is remembered
-#   and avoided. The model never sees it.
-# - `task.ask(4)` gives four different settings to evaluate side by side; tell them in any order.
-# - Several processes may share one memory. A trial that a killed process left behind is offered again.
-# - Scores may have any scale, another one for each task: they are standardised by the task's own data.
-# - The first question compiles the model, which takes some seconds; after that a question takes
-#   milliseconds.
+# - A trial without a finite score (NaN, or an exception after which you call `task.fail(trial)`) is stored
+#   and not repeated. The model is not conditioned on it.
+# - `task.ask(4)` returns four different trials to evaluate in parallel; tell their scores in any order.
+# - Several processes may share one memory. A trial that a killed process left pending is returned again.
+# - Scores may have any scale, which may differ between tasks: they are standardised by the task's own data.
+# - The first `ask` compiles the model, which takes some seconds; after that a call takes milliseconds.

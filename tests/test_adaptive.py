@@ -198,7 +198,7 @@ def test_selection_finds_the_kernels_without_being_told_lam_or_omega():
     np.testing.assert_array_equal(state.support, TRUTH)
     np.testing.assert_array_equal(info.support, TRUTH | (np.arange(5) == 0))  # and the free one
     assert not info.fell_back
-    # It is the likeliest of what one might name by hand, in a dense computation.
+    # It has the highest likelihood among some alternatives, by a dense computation.
     others = [np.ones(5, bool), TRUTH & (np.arange(5) == 1), TRUTH | (np.arange(5) == 4)]
     best = log_likelihood(tasks, TRUTH, 0.1)
     assert all(log_likelihood(tasks, other, 0.1) < best for other in others)
@@ -300,7 +300,7 @@ def test_the_order_of_past_tasks_does_not_matter():
 
 
 def alien_weights(num_rewards, alien, seed=5):
-    """Who has the say after some rewards of a task like the past ones, or unlike them."""
+    """Return the weights of the components after rewards of a task like the past ones, or unlike them."""
     rng = np.random.default_rng(seed)
     truth = np.array([0.0, 2, -1, 0, 1, 1, 0])
     setting = Setting(GROUPS, 12, 12, 12, jnp.float64, (0,))
@@ -343,7 +343,7 @@ def hills(height=1.0):
 
 @pytest.fixture(scope="module")
 def climbed():
-    """Two agents on hills: one that remembers and one that does not."""
+    """Run two agents on hills: one that learns from past tasks and one that does not."""
     features = jlibo.Unpenalised(jlibo.Cosine(6, constant=True), ["constant"])
     learners = {"none": FixedPrior(), "adaptive": AdaptiveMetaKGL(num_steps=5, num_lams=4)}
     policy = jlibo.LogExpectedImprovement(0.1)

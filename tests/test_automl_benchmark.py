@@ -1,4 +1,4 @@
-"""The AutoML benchmark, on toy tables: what it measures, and that nothing is ever tried twice."""
+"""The AutoML benchmark on toy tables: its measures, and that no configuration is tried twice."""
 
 import importlib.util
 import itertools
@@ -119,7 +119,7 @@ def test_jlibo_part_tries_nothing_twice_and_is_reported(small, tmp_path, capsys)
             assert run.shape == (2, 4, 6)
             assert all(len(set(task)) == 6 for order in run.tolist() for task in order), name
             of.add_orders(name, run)
-    # Who knows nothing knows the corners least, all four of them alike: which one it starts with is drawn.
+    # Without observations the four corners have equal variance, the largest: one of them is drawn.
     starts = small.points[runs["gp-ei"][:, :, 0]]
     assert np.isin(starts, (0, 1)).all()
     assert len({tuple(start) for start in starts.reshape(-1, 2).tolist()}) > 1
@@ -158,12 +158,12 @@ def test_optuna_tries_nothing_twice_and_starts_again_from_the_file(small, tmp_pa
     assert not runs.missing() and runs.path.exists()
     again = automl_peers.run_peers(["optuna-tpe"], thin(small, num_tasks=1), **settings)["optuna-tpe"]
     np.testing.assert_array_equal(again.actions, runs.actions)
-    assert again.seconds == runs.seconds  # the same run, not made anew
+    assert again.seconds == runs.seconds  # the same run, not computed again
 
 
 @needs_optuna
 def test_optuna_is_told_what_was_tried(small):
-    """Everything tried in the end: the same set, whatever was suggested."""
+    """At the end all configurations were tried, whatever was suggested."""
     points, values, _ = thin(small, every=8).of_task(0)
     run, _ = automl_peers.run_peer("optuna-tpe", points, values, 99, 3)
     assert sorted(run) == list(range(len(points)))

@@ -1,6 +1,6 @@
-"""The speed benchmarks: that what they compare is the same work, and that what they print can be read.
+"""The speed benchmarks: the contenders do the same work, and the output can be parsed.
 
-No time is ever asserted. Whole scripts at their quick size are slow tests; the quick ones run their parts.
+No test asserts a time. Whole scripts at their quick size are slow tests; the quick tests run their parts.
 """
 
 import json

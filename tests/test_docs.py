@@ -72,7 +72,7 @@ def page_id(page: Path) -> str:
 
 @pytest.fixture
 def quick_compilation():
-    """These programs run once: compile them quickly rather than well."""
+    """Reduce the optimisation by XLA, because these programs run once."""
     jax.config.update("jax_disable_most_optimizations", True)
     yield
     jax.config.update("jax_disable_most_optimizations", False)

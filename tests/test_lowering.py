@@ -232,7 +232,7 @@ def tuner_best(points, scores, told, pending, candidates, near, data):
     available = jnp.ones(len(candidates) + len(near), bool)
     zero = jnp.zeros((), scores.dtype)
     parts = (POLICIES["GPUCB"], scaling, knowledge, FEATURES, rows)
-    return ask._best_candidates(*parts, candidates, near, available, zero, key=key_of(data))
+    return ask._best_candidates(*parts, ask._Choices(candidates, near, available), zero, key=key_of(data))
 
 
 TRIALS = (floats(4, NUM_FEATURES), floats(4), booleans(4), booleans(4))

@@ -1,4 +1,4 @@
-"""Salvage: what comes out of a damaged memory is true, what does not is counted, no file is half written."""
+"""Salvage: salvaged rows are correct, lost ones are counted, and no file is partly written."""
 
 import contextlib
 import os
@@ -266,7 +266,7 @@ def damage_at_random(data, chance):
 
 
 def salvage_at_random(path, new, num, seed):
-    """Returns how often everything came out, a part, and nothing; what came out is always true."""
+    """Return how often all, some and no rows were salvaged; salvaged rows are always correct."""
     trials, tasks = fill(path, num_tasks=3, num_trials=40)
     data, chance, counts = path.read_bytes(), random.Random(seed), [0, 0, 0]
     for _ in range(num):
@@ -301,7 +301,7 @@ def test_much_random_damage_gives_true_rows_or_an_error(path, new):
 
 @pytest.mark.skipif(os.name != "posix", reason="POSIX signals")
 def test_a_killed_salvage_leaves_no_half_file(path, new):
-    """Killed at random moments, forked after the imports; then a last one clears what the others left."""
+    """Killed at random moments, forked after the imports; a last run removes what the others left."""
     trials, _ = fill(path, num_tasks=2, num_trials=1000)
     script = """
     import os, random, signal, sys, time

@@ -1,4 +1,4 @@
-"""The notebooks run as scripts on a small size, and their executed pairs show the same cells."""
+"""The notebooks run as scripts at a small size, and the executed notebooks have the same cells."""
 
 import os
 import re
@@ -21,7 +21,7 @@ def script_id(path):
 
 @pytest.fixture(scope="module")
 def processes(tmp_path_factory):
-    """All scripts at once, each in a process of its own, compiled quickly rather than well."""
+    """Run all scripts concurrently, each in a separate process, with little optimisation by XLA."""
     folder = tmp_path_factory.mktemp("notebooks")
     environment = os.environ | {
         "JLIBO_NOTEBOOK_SMALL": "1",

@@ -1,4 +1,4 @@
-"""Files of strangers: sizes are compared before unpacking, and every bad file is one `NpzError`."""
+"""Untrusted files: sizes are compared before unpacking, and every bad file raises `NpzError`."""
 
 import io
 import json

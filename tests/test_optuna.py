@@ -1,6 +1,6 @@
-"""LiBOSampler in Optuna studies: what it learns from, what it offers, and what it says.
+"""LiBOSampler in Optuna studies: what it learns from, which values it chooses, and its warnings.
 
-Nearly all studies here are on one space, so that learning and suggesting are compiled once.
+Nearly all studies here have one space, so that learning and suggesting are compiled once.
 """
 
 import math
@@ -32,7 +32,7 @@ def _quiet():
     before = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     with warnings.catch_warnings():
-        warnings.simplefilter("error", LiBOSamplerWarning)  # said only where a test expects it
+        warnings.simplefilter("error", LiBOSamplerWarning)  # enabled only where a test expects it
         yield
     optuna.logging.set_verbosity(before)
 
@@ -53,7 +53,7 @@ def objective(shift: float = 0.0, sign: float = 1.0):
 
 
 def random_study(num_trials: int = 20, *, seed: int = 0, direction: str = "minimize") -> optuna.Study:
-    """A study that was done by another sampler, in memory."""
+    """Return a finished study of another sampler, in memory."""
     sampler = optuna.samplers.RandomSampler(seed=seed)
     study = optuna.create_study(sampler=sampler, direction=direction, study_name=f"random {seed}")
     study.optimize(objective(sign=1.0 if direction == "minimize" else -1.0), n_trials=num_trials)
@@ -70,7 +70,7 @@ def all_params(study: optuna.Study) -> list[dict]:
 
 
 def watch_trials(monkeypatch) -> list:
-    """The trials that each choice is made from, as the records that the sampler reads of the study."""
+    """Collect the records of the study that each choice is made from."""
     seen = []
     records = optuna_trials.with_explored
     monkeypatch.setattr(optuna_trials, "with_explored", lambda *args: seen.append(records(*args)) or seen[-1])
@@ -81,7 +81,7 @@ def watch_trials(monkeypatch) -> list:
 
 
 def test_the_second_of_two_studies_in_one_storage_needs_fewer_trials(tmp_path):
-    """Five seeds, each with a control: the second study again, without the first one."""
+    """Five seeds, each with a control: the second study without the first one."""
     needed, control = [], []
     for seed in range(5):
         storage = f"sqlite:///{tmp_path}/{seed}.db"
@@ -103,7 +103,7 @@ def test_the_second_of_two_studies_in_one_storage_needs_fewer_trials(tmp_path):
 
 
 def test_a_study_of_either_direction_teaches():
-    """The first trial is already near the optimum, whichever way the past study was told to go."""
+    """The first trial is already near the optimum, for either direction of the past study."""
     for direction in ("minimize", "maximize"):
         past = random_study(25, direction=direction)
         study = optuna.create_study(sampler=LiBOSampler(past_studies=[past], seed=0))
@@ -123,7 +123,7 @@ def test_learning_is_not_repeated_at_every_trial(monkeypatch):
     assert [len(tasks) for tasks in calls] == [1]
     past.optimize(objective(), n_trials=1)
     optuna.create_study(sampler=sampler, study_name="two").optimize(objective(), n_trials=3)
-    assert [len(tasks) for tasks in calls] == [1, 1]  # a new study looks again
+    assert [len(tasks) for tasks in calls] == [1, 1]  # a new study reads the past again
 
 
 def test_names_in_a_storage_and_all_of_a_storage_but_the_study_itself():
@@ -146,7 +146,7 @@ def test_names_in_a_storage_and_all_of_a_storage_but_the_study_itself():
 def test_a_study_with_other_parameters_is_passed_over_and_that_is_said_once():
     past = random_study()
     other = optuna.create_study(study_name="other", sampler=optuna.samplers.RandomSampler(seed=0))
-    # The same name with another kind of distribution, which Optuna does not forgive in a relative sample.
+    # The same name with another kind of distribution, which is an error in a relative sample of Optuna.
     other.optimize(lambda trial: trial.suggest_categorical("x", ["a", "b"]) == "a", n_trials=5)
     study = optuna.create_study(sampler=LiBOSampler(past_studies=[past, other], seed=0))
     with pytest.warns(LiBOSamplerWarning, match=r"nothing is learned from 'other'.*(?s:.*)'x'") as said:
@@ -194,7 +194,7 @@ def test_trials_that_are_still_running_are_not_offered_again(monkeypatch):
     asked = [study.ask(DISTRIBUTIONS).params for _ in range(4)]
     assert [trial.state for trial in seen[-1]] == ["complete"] * 5 + ["pending"] * 3
     assert [trial.params for trial in seen[-1][5:]] == asked[:3]
-    # What was offered counts before the trial has asked for it: another thread may be quicker.
+    # Chosen values count before the trial has suggested them, since another thread may ask earlier.
     started = [study.ask().number for _ in range(2)]
     for number in started:
         offered = study.sampler.sample_relative(study, study.trials[number], dict(DISTRIBUTIONS))
@@ -206,7 +206,7 @@ def test_trials_that_are_still_running_are_not_offered_again(monkeypatch):
 
 
 def test_a_small_space_is_tried_out_by_two_workers_without_a_repeat():
-    """Two samplers that share nothing but the storage, as in two processes, with the same seed."""
+    """Two samplers that share only the storage, as in two processes, with the same seed."""
     distributions = {"a": IntDistribution(0, 4, step=2), "b": CategoricalDistribution([None, True])}
     storage = optuna.storages.InMemoryStorage()
     optuna.create_study(storage=storage, study_name="s")
@@ -232,7 +232,7 @@ def test_failed_trials_are_avoided_and_never_learned_from():
     study = optuna.create_study(sampler=LiBOSampler(seed=1))
     study.optimize(objective(), n_trials=6)
     best = study.best_params
-    trial = study.ask()  # what the model would look at next is near the best; let that fail
+    trial = study.ask()  # the model would choose points near the best; let these fail
     study.tell(trial, state=TrialState.FAIL)
     study.enqueue_trial({**best, "x": min(best["x"] + 0.03, 1.0)})
     failing = study.ask(DISTRIBUTIONS)
@@ -249,7 +249,7 @@ def test_failed_trials_are_avoided_and_never_learned_from():
 
 
 def test_pruned_trials_count():
-    """All trials are pruned, and the search goes on by what they reported."""
+    """All trials are pruned, and their reported values are used."""
 
     def pruned(trial: optuna.Trial) -> float:
         trial.report(objective()(trial), 0)
@@ -304,7 +304,7 @@ def test_what_the_space_cannot_hold_is_sampled_independently():
         return objective()(trial) + (trial.suggest_int("wide", 0, 2**50) < 0)
 
     study = optuna.create_study(sampler=LiBOSampler(seed=0))
-    with pytest.warns(LiBOSamplerWarning, match="'wide'.*more than the model can hold") as said:
+    with pytest.warns(LiBOSamplerWarning, match="'wide'.*not supported by the model") as said:
         study.optimize(wide, n_trials=5)
     assert len(said) == 1
 
@@ -317,7 +317,7 @@ def test_a_memory_is_shared_with_the_tuner(tmp_path):
     with LiBOSamplerAt(path) as sampler:
         study = optuna.create_study(study_name="by optuna", sampler=sampler)
         study.optimize(objective(), n_trials=1)
-        assert not path.exists()  # one score teaches nothing, and the space may yet turn out to be another
+        assert not path.exists()  # nothing is learned from one score, and the space may still change
         study.optimize(objective(), n_trials=15)
     with Tuner(SPACE, path, maximise=False) as tuner:
         (task,) = tuner.memory.tasks()
@@ -368,7 +368,7 @@ def test_a_memory_of_another_problem_is_refused_or_passed_over(tmp_path):
     other = SearchSpace(x=Float(0, 2))
     with Memory.open(tmp_path / "other.db", space=other, maximise=False) as memory:
         study = optuna.create_study(sampler=LiBOSampler(memory, seed=0))
-        with pytest.warns(LiBOSamplerWarning, match="of another search space(?s:.*)'x': Float") as said:
+        with pytest.warns(LiBOSamplerWarning, match="has another search space(?s:.*)'x': Float") as said:
             study.optimize(objective(), n_trials=4)
         assert len(said) == 1
         assert memory.tasks() == []

@@ -1,8 +1,9 @@
 """The tests that Optuna publishes for every sampler, run on LiBOSampler.
 
-`MultiObjectiveSamplerTestCase` is left out, for LiBOSampler has one objective; that it refuses several is
-`SingleOnlySamplerTestCase`. The dictionary is small (one cosine a number, no pairs), so that the hundred
-spaces of these tests share a few compiled programs; `test_optuna.py` has the full one.
+`MultiObjectiveSamplerTestCase` is left out, because LiBOSampler has one objective;
+`SingleOnlySamplerTestCase` checks that it rejects several. The dictionary is small (one cosine per number, no
+pairs), so that the hundred spaces of these tests share a few compiled programs; `test_optuna.py` uses the
+full one.
 """
 
 from collections.abc import Callable

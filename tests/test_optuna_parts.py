@@ -94,7 +94,7 @@ def test_a_dictionary_that_would_be_slow_is_made_smaller():
     large = SearchSpace({f"p{n}": Float(0, 1) for n in range(15)})
     features = make_model(large, mode="adaptive", sizes=None).features
     assert features.num_features <= MANY_FEATURES
-    assert features.num_groups == 1 + 15 + 15 * 14 // 2  # pairs have fewer functions before there are none
+    assert features.num_groups == 1 + 15 + 15 * 14 // 2  # first pairs get fewer functions, then none
 
 
 def test_features_do_not_depend_on_names_and_ranges():
@@ -135,7 +135,7 @@ def test_what_each_trial_counts_as():
         1: ("complete", -3.0),
         2: ("failed", None),
         3: ("complete", -7.0),
-        4: ("complete", -1.0),  # better than the median of the complete ones, which pruned trials are not
+        4: ("complete", -1.0),  # a pruned trial is at most the median of the complete ones
         5: ("failed", None),
         6: ("failed", None),
         7: ("failed", None),
@@ -151,7 +151,7 @@ def test_a_running_trial_counts_with_what_it_was_offered():
     space = SearchSpace(x=Float(0, 1), y=Float(0, 1))
     assert optuna_trials.records([trial], space, 1.0) == []
     (record,) = optuna_trials.records([trial], space, 1.0, offers={4: {"x": 0.7, "y": 0.5}})
-    assert record.params == {"x": 0.25, "y": 0.5}  # what it has, before what it was offered
+    assert record.params == {"x": 0.25, "y": 0.5}  # suggested values take precedence over chosen ones
 
 
 def test_pruned_trials_do_not_take_parameters_away():

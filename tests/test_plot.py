@@ -18,7 +18,7 @@ NUM_TASKS, HORIZON, NUM_SEEDS, NUM_GROUPS = 3, 12, 3, 8
 COLOURS = {"oracle": "#4f7992", "full": "#d33f49", "libo": "#419d78", "flibo": "#f9a620"}
 LABELS = {"oracle": "Oracle", "full": "Full kernel", "libo": "LiBO", "flibo": "F-LiBO"}
 TUNING = {"random": "oracle", "full": "full", "libo": "libo", "flibo": "flibo"}
-"""Who plays whom where nobody knows the truth: a figure cannot tell the oracle's numbers from random ones."""
+"""Names of the agents without a known truth, and the agents whose results stand in for theirs."""
 
 
 @pytest.fixture(scope="module")

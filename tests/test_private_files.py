@@ -1,4 +1,4 @@
-"""Which folders and files count as written by nobody but the user."""
+"""Checks that folders and files can be written only by the user."""
 
 import os
 import stat

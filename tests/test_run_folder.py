@@ -1,4 +1,4 @@
-"""A run's folder: strangers' files stay, a kill leaves the old run or the new one, leftovers go."""
+"""The folder of a run: other files are kept, a kill leaves the old or the new run, remains are removed."""
 
 import json
 import os

@@ -113,7 +113,7 @@ def test_stopped_by_hand_the_folder_goes_on(finished, tmp_path):
     out = tmp_path / "out"
     command = [sys.executable, "-m", "jlibo.cli", "sweep", str(config), "--x64", "--out", str(out)]
     environment = os.environ | {"XDG_CACHE_HOME": str(finished[0].parent / "cache")}
-    # The keys are pressed between two chunks. Whoever starts this suite may have its children ignore them.
+    # SIGINT is sent between two chunks. Processes inherit an ignored SIGINT from the shell.
     script = (
         "import signal, sys; from jlibo import cli; from jlibo.sweeps import folder\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"

@@ -1,4 +1,4 @@
-"""Configs of strangers: whatever is in the file is one line that names it, before anything is computed."""
+"""Untrusted configs: every mistake in the file is a one-line error before anything is computed."""
 
 import random
 import time

@@ -202,7 +202,7 @@ def test_a_lost_cluster_is_one_error(future, kind, message, monkeypatch, tmp_pat
             return {"workers": {}}
 
         def cancel(self, _):
-            raise AssertionError("nobody is there to be asked")
+            raise AssertionError("there is no user to ask")
 
     monkeypatch.setattr(distributed, "as_completed", iter)
     with pytest.raises(kind, match=message):

@@ -54,7 +54,7 @@ def test_a_folder_has_chunks_and_a_result_that_loads(whole):
 
 def test_a_finished_folder_computes_nothing_and_stays_as_it_is(whole, tmp_path, monkeypatch):
     path = copy_of(whole[0], tmp_path / "copy")
-    monkeypatch.setattr("jlibo.sweeps.run.CompiledChunks", None)  # whoever compiles, fails
+    monkeypatch.setattr("jlibo.sweeps.run.CompiledChunks", None)  # compiling raises an error
     again = run_quick(out=path)
     assert contents(path) == contents(whole[0])
     np.testing.assert_array_equal(again["curve"], whole[1]["curve"])

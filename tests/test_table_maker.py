@@ -290,7 +290,7 @@ def wait_until(condition, seconds):
 
 
 def kill_leader(process):
-    """SIGKILL to the leader alone: nobody tells the others to end, and they do. False: it had just ended."""
+    """Send SIGKILL to the leader alone; the workers must end by themselves. False if it had ended before."""
     os.kill(process.pid, signal.SIGKILL)
     killed = process.wait() == -signal.SIGKILL
     alone = wait_until(lambda: not group(process.pid)[0], 30)

@@ -1,4 +1,4 @@
-"""From records to padded arrays: scores of any scale, shapes that stay, and what is left to try."""
+"""Conversion of records to padded arrays: scores of any scale, constant shapes, untried candidates."""
 
 import math
 
@@ -21,7 +21,18 @@ finite = st.floats(allow_nan=False, allow_infinity=False)
 
 def trial(number, params, state="complete", score=1.0, task_id=1, explored=False):
     score = score if state == "complete" else None
-    return TrialRecord(number, task_id, number, params, state, score, explored, None, "", None)
+    return TrialRecord(
+        id=number,
+        task_id=task_id,
+        number=number,
+        params=params,
+        state=state,
+        score=score,
+        explored=explored,
+        owner=None,
+        created="",
+        finished=None,
+    )
 
 
 # --- scores -------------------------------------------------------------------------------------------------
@@ -107,7 +118,7 @@ def test_past_trials_keep_scored_ones_of_tasks_that_can_teach():
     assert num_tasks == 2
     assert past.present.shape == (8, 64)
     assert past.present.sum(1).tolist() == [35, 2] + [0] * 6
-    assert past.explored.sum(1).tolist() == [4, 2] + [0] * 6  # of a task from elsewhere, all stand for it
+    assert past.explored.sum(1).tolist() == [4, 2] + [0] * 6  # all trials of an added task count as explored
     assert not past.scores[1].any()
     assert arrays.past_trials(SPACE, SPACE.features(), tasks[1:2], trials, maximise=True) is None
 
@@ -132,7 +143,7 @@ def test_nearby_points_are_near_and_inside(space):
     assert ((points >= 0) & (points <= 1)).all()
     assert points == pytest.approx(space.snap(points))
     assert np.median(np.abs(points - centre)[:, 0]) < 0.1
-    # Many move along one coordinate alone, and an edge attracts no more than what lies beside it.
+    # Many differ in one coordinate only, and an edge has no more points than its neighbourhood.
     assert (np.isclose(points, centre).sum(1) == 2).mean() > 0.2
     assert (points[:, 0] == 0).mean() < 0.05
     assert (points == candidates.nearby(space, centre, seed=(0, 1, 2))).all()
@@ -146,11 +157,11 @@ def test_what_is_left_to_try():
     assert candidates.left_to_try(line, none, none, none).all()
     left = candidates.left_to_try(line, line[:3], none, line[:3])
     assert not left[:3].any() and left[3:].all()
-    # Around a failure nothing, but for what a score speaks for; round-off does not make a point new.
+    # Points near a failure are excluded unless a score is near; round-off does not make a point new.
     failed, scored = line[[50]] + 1e-13, line[[55]]
     left = candidates.left_to_try(line, np.concatenate([failed, scored]), failed, scored)
     assert np.flatnonzero(~left[:57]).tolist() == [*range(41, 54), 55]
-    # More failures reach farther; where nothing else is left, the farthest are tried.
+    # More failures exclude a larger region; if nothing else is left, the farthest points are tried.
     wide = candidates.left_to_try(line, line[[48, 50]], line[[48, 50]], none)
     assert not wide[29:70].any() and wide[:28].all() and wide[71:].all()
     failed = line[[20, 40, 60, 80, 90]]

@@ -1,4 +1,4 @@
-"""What to try next: any learner and policy, listed configurations, and one rule for forced exploration."""
+"""The next configuration: any learner and policy, listed configurations, one rule of forced exploration."""
 
 import dataclasses
 import math
@@ -27,7 +27,7 @@ POINTS = np.asarray([SPACE.to_unit(params) for params in CONFIGS])
 NUM_TASKS, HORIZON, SEED = 3, 8, 3
 PEAKS = 0.5 + 0.3 * np.sin(np.arange(NUM_TASKS))
 VALUES = 0.7 + 0.1 * np.cos(3 * POINTS[:, 0]) - (POINTS[:, 1] - PEAKS[:, None]) ** 2
-SCALING = jlibo.Standardise(weight=1e-9)  # the guess before the first task has hardly any weight
+SCALING = jlibo.Standardise(weight=1e-9)  # the initial scale has hardly any weight
 
 LEARNERS = {
     "MetaKGL": jlibo.MetaKGL(0.02, 0.05),
@@ -47,7 +47,7 @@ POLICIES = {"GPUCB": jlibo.GPUCB(2.0, 0.1), "GPTS": jlibo.GPTS(0.1)}
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("learner", LEARNERS)
 def test_every_learner_and_policy_acts_as_in_a_simulation(learner, policy):
-    """In float64: a tie that round-off decides is not a difference of the rules."""
+    """Runs in float64, so that round-off does not decide ties."""
     with jax.enable_x64(True):
         result = jlibo.run_lifelong(
             jlibo.TableEnv(VALUES, POINTS),
@@ -137,7 +137,7 @@ def test_listed_configurations_come_back_exactly_as_given(tmp_path, seed):
     path = tmp_path / "memory.db"
     sizes = {"num_basis": 1, "interactions": False}
     asked = []
-    for _ in range(2):  # a half, and the rest by another tuner
+    for _ in range(2):  # one half; the other half is run by another tuner
         with (
             jlibo.Tuner(LISTED, path, candidates=configs, sizes=sizes, seed=seed) as tuner,
             tuner.task("new", budget=20) as task,
@@ -177,7 +177,18 @@ def test_a_listed_configuration_that_another_process_took_is_replaced_by_a_liste
 
 
 def record(number, state="complete", explored=False):
-    return TrialRecord(0, 0, number, CONFIGS[number], state, 0.0, explored, None, "", None)
+    return TrialRecord(
+        id=0,
+        task_id=0,
+        number=number,
+        params=CONFIGS[number],
+        state=state,
+        score=0.0,
+        explored=explored,
+        owner=None,
+        created="",
+        finished=None,
+    )
 
 
 def is_forced(model, trials, budget=16):
@@ -223,7 +234,7 @@ def _quiet_optuna():
 
 
 def run_study(path, num_trials, *, failing=(), enqueued=(), name="new"):
-    """A study of the paper's mode with a memory; the memory's flags of its trials."""
+    """Run a study in the paper's mode with a memory; return the stored flags of its trials."""
     sampler = LiBOSampler(path, seed=0, mode="paper", budget=16, sizes=SIZES)
     study = optuna.create_study(study_name=name, direction="maximize", sampler=sampler)
     for number in range(num_trials):
@@ -240,7 +251,7 @@ def run_study(path, num_trials, *, failing=(), enqueued=(), name="new"):
 @pytest.mark.filterwarnings("ignore:The value nan is not acceptable")
 @pytest.mark.usefixtures("_quiet_optuna")
 def test_the_sampler_explores_as_the_tuner_does(tmp_path):
-    """A failed step is made up for, and no flag is lost, not that of the first trial either."""
+    """A failed step is replaced by another, and all flags are stored, including that of the first trial."""
     path = tmp_path / "memory.db"
     with jlibo.Tuner(SPACE, path, mode="paper", sizes=SIZES) as tuner:
         tuner.add_task("past", CONFIGS[:10], [params["alpha"] for params in CONFIGS[:10]])
@@ -273,6 +284,6 @@ def test_a_trial_with_a_users_values_is_no_forced_exploration(tmp_path):
 @pytest.mark.filterwarnings("ignore:The value nan is not acceptable")
 @pytest.mark.usefixtures("_quiet_optuna")
 def test_a_study_without_a_past_explores_from_its_first_trial_on(tmp_path):
-    """Its first trial is drawn at random by Optuna, before the space is known."""
+    """The first trial is drawn at random by Optuna, before the space is known."""
     flags = run_study(tmp_path / "memory.db", 7, failing=(3,))
     assert flags == [True] * 5 + [False] * 2

@@ -1,7 +1,7 @@
-"""Random spaces and random scores: whatever was told, the next question is inside of the space.
+"""Random spaces and random scores: for any scores, the next configuration is in the space.
 
-The spaces are of two kinds with any ranges, so that all of a kind share what is compiled: one is played in
-float32, as users do who change no setting of jax, the other in float64.
+The spaces are of two kinds with any ranges, so that all of a kind share compiled programs: one runs in
+float32, the default of jax, the other in float64.
 """
 
 import math
@@ -24,7 +24,7 @@ NUMBERS = st.floats(width=64) | st.floats(-1, 1) | st.sampled_from([*ODD, -math.
 
 @st.composite
 def scores(draw, max_size):
-    """Anything, ties, all the same, or an ordinary scale; and any of these huge, tiny or shifted far away."""
+    """Arbitrary, tied, equal or ordinary scores; each also with a huge or tiny scale or a large shift."""
     size = draw(st.integers(0, max_size))
     some = draw(
         st.sampled_from(

@@ -1,4 +1,4 @@
-"""The tuner under load: long tasks, many past tasks, and others that tell all the time."""
+"""The tuner under load: long tasks, many past tasks, and processes that tell scores continually."""
 
 import math
 import threading
@@ -50,7 +50,7 @@ def teach(tuner, num_tasks, num_trials=5):
 @pytest.mark.parametrize("num_pending", [0, 5, 90])
 @pytest.mark.parametrize("outlier", [None, -1e9, 1e4])
 def test_compressed_rows_stand_for_all_trials(mode, num_pending, outlier):
-    """Mean, deviation, weights of the components and the choice are those of the rows one by one."""
+    """Mean, standard deviation, component weights and choice are the same as with one row per trial."""
     rng = np.random.default_rng(3)
     num = 400
     points = np.concatenate(
@@ -61,7 +61,7 @@ def test_compressed_rows_stand_for_all_trials(mode, num_pending, outlier):
         scores[[3, 200]] = outlier * 1e4
     states = np.full(num, "complete", object)
     states[7:27] = "failed"
-    states[num - num_pending :] = "pending"  # at the end, as then the order does not matter one by one
+    states[num - num_pending :] = "pending"  # at the end, where the order does not matter
     told, pending = states == "complete", states == "pending"
     own = arrays.TrialArrays(points, np.where(told, scores, 0.0), told, pending, np.zeros(num, bool))
     with jax.enable_x64(True):
@@ -70,7 +70,7 @@ def test_compressed_rows_stand_for_all_trials(mode, num_pending, outlier):
         knowledge = engine.nothing_known(model.learner, scaling, model.setting(1, arrays.LEAST_TRIALS))
         one_by_one, log_unit = arrays.own_rows(own, maximise=True)
         values = arrays.feature_values(features, points)
-        in_base = told & (np.arange(num) < 330)  # the others have rows of their own
+        in_base = told & (np.arange(num) < 330)  # the others have one row each
         base = arrays.Factor.of(values[in_base].T @ values[in_base])
         compressed, same_log_unit = arrays.compressed_trials(values, base, in_base, own, maximise=True)
         assert same_log_unit == log_unit
@@ -108,7 +108,7 @@ def test_a_question_reads_only_what_is_new(monkeypatch):
 def test_a_long_task_does_not_compile_anew(monkeypatch, count_traces):
     suggest, suggestions = count_traces(engine.suggest)
     monkeypatch.setattr(engine, "suggest", suggest)
-    sizes = {"num_basis": 2, "num_pair_basis": 2}  # nobody else's
+    sizes = {"num_basis": 2, "num_pair_basis": 2}  # not used by other tests
     tuner = jlibo.Tuner(SPACE, learner=AdaptiveMetaKGL(select=False, num_steps=2), sizes=sizes)
     teach(tuner, 1)
     task = long_task(tuner, 300)
@@ -189,7 +189,18 @@ def test_the_history_is_what_reading_all_again_gives(seed):
 def records(num_tasks, num_trials, explored=0):
     tasks = [TaskRecord(n, f"task {n}", None, "tuner", 0, "") for n in range(num_tasks)]
     trials = [
-        TrialRecord(0, n, m, params, "complete", float(-abs(m - 700)), m < explored, None, "", "")
+        TrialRecord(
+            id=0,
+            task_id=n,
+            number=m,
+            params=params,
+            state="complete",
+            score=float(-abs(m - 700)),
+            explored=m < explored,
+            owner=None,
+            created="",
+            finished="",
+        )
         for n in range(num_tasks)
         for m, params in enumerate(configs(num_trials, n))
     ]
@@ -245,7 +256,7 @@ def test_few_scores_are_always_learned_from():
     assert not learning.has_changed(counts, counts)
     assert learning.has_changed(counts, {1: 21, 2: 2})
     assert learning.has_changed(counts, {1: 22})
-    assert not learning.has_changed(counts, {**counts, 3: 1})  # one score teaches nothing
+    assert not learning.has_changed(counts, {**counts, 3: 1})  # nothing is learned from one score
     assert not learning.has_changed({1: 1000}, {1: 1020})
     assert learning.has_changed({1: 1000}, {1: 1021})
 
@@ -257,7 +268,7 @@ def test_threads_that_ask_at_once_learn_once(monkeypatch):
 
     def learn(*args, **kwargs):
         calls.append(1)
-        threading.Event().wait(0.2)  # the others come while this one learns
+        threading.Event().wait(0.2)  # the others arrive during the computation
         return "knowledge", 2
 
     def ask():
@@ -292,7 +303,7 @@ def test_a_loop_that_never_tells_says_so():
 def test_a_loop_that_tells_is_quiet(recwarn):
     tuner = jlibo.Tuner(SPACE, sizes=SIZES)
     other = tuner.task("shared", budget=4)
-    other.ask()  # still at work
+    other.ask()  # still running
     for trial in (task := tuner.task("shared")):
         task.tell(trial, 1.0)
     assert len(task.trials) == 3

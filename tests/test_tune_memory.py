@@ -223,7 +223,7 @@ def test_an_owner_is_dead_when_its_process_is():
     host, start, pid, _ = mine.split(":")
     assert int(pid) == os.getpid() and new_owner() != mine
     assert not owner_is_dead(mine, age_s=1e9)
-    assert not owner_is_dead(f"{host}::{pid}:x", age_s=1e9)  # a system that tells no start
+    assert not owner_is_dead(f"{host}::{pid}:x", age_s=1e9)  # a system without start times of processes
     if start:
         assert owner_is_dead(f"{host}:{start}0:{pid}:x", age_s=0)  # the number was given to another process
     for other in (f"elsewhere:{start}:{pid}:x", "a name of the user's own", f"{host}:{start}:no:x"):

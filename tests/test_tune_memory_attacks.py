@@ -1,4 +1,4 @@
-"""Damaged and hostile files under the memory: each is an error that names the file, which stays as it is."""
+"""Damaged and malicious files of a memory: each raises an error that names the file and is unchanged."""
 
 import contextlib
 import json
@@ -50,7 +50,7 @@ def content_of(memory):
 
 
 def change(path, *statements):
-    """Change a file as another program would, without a look at our CHECKs and foreign keys."""
+    """Change a file as another program would, without CHECK constraints and foreign keys."""
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as database:
         database.execute("PRAGMA ignore_check_constraints = ON")
         for statement in statements:
@@ -58,7 +58,7 @@ def change(path, *statements):
 
 
 def seal(path):
-    """Give all rows checksums that match, as someone does who knows the format."""
+    """Give all rows valid checksums, as an attacker with knowledge of the format could."""
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as database:
         database.execute("PRAGMA ignore_check_constraints = ON")
         for table, columns in (("tasks", TASK_CONTENT), ("trials", TRIAL_CONTENT)):
@@ -73,14 +73,14 @@ def seal(path):
 
 
 def flip_and_open(path, num_flips, seed):
-    """Returns how many flips changed nothing that is read, and how many were errors."""
+    """Return the number of flips without an effect on what is read, and the number of errors."""
     before = fill(path)
     data = path.read_bytes()
     num_pages = len(data) // 4096
     chance, same, errors = random.Random(seed), 0, 0
     for number in range(num_flips):
         damaged = bytearray(data)
-        page = number % num_pages  # every page has its share
+        page = number % num_pages  # in every page
         place = 4096 * page + chance.randrange(4096)
         if chance.random() < 0.8:
             damaged[place] ^= 1 << chance.randrange(8)
@@ -115,7 +115,7 @@ def test_many_flipped_bytes_change_nothing_or_are_errors(path, seed):
 
 
 def test_a_damaged_index_is_found(path):
-    """SQLite's quick check looks at tables alone, and a lookup by name or number then finds other rows."""
+    """SQLite's quick check covers only tables; with a damaged index, a lookup finds other rows."""
     fill(path)
     with contextlib.closing(sqlite3.connect(path)) as database:
         question = "SELECT rootpage FROM sqlite_master WHERE name = 'sqlite_autoindex_tasks_1'"
@@ -240,7 +240,7 @@ def test_a_flip_in_a_claim_is_found_before_it_is_used(path):
         ):
             with pytest.raises(MemoryFileError, match="is damaged"):
                 use()
-        assert path.read_bytes() == before  # above all, the damage got no checksum that matches
+        assert path.read_bytes() == before  # the damaged row did not get a valid checksum
 
 
 def test_a_minus_zero_and_odd_texts_keep_their_checksums(path):
@@ -300,7 +300,7 @@ HOSTILE = {
     ],
 }
 
-# In a process with little memory and time: what these files could do to this one is not known.
+# In a process with limited memory and time, because such files could harm this one.
 OPEN_ALL = """
 import resource, sys
 from jlibo.tune.memory import Memory, MemoryFileError
@@ -357,7 +357,7 @@ def test_a_schema_that_changes_while_the_memory_is_open_is_noticed(path, name):
             with pytest.raises(MemoryFileError, match="is damaged"):
                 use()
         assert path.read_bytes() == before
-    # Refused files are as good as before once the foreign part is gone.
+    # Rejected files can be used again after the foreign part is removed.
     if name == "a trigger":
         change(path, "DROP TRIGGER t")
         with Memory.open(path, space=SPACE) as memory:

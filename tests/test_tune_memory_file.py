@@ -1,4 +1,4 @@
-"""The file under the memory: what is accepted as one, and that everything else is left alone, to the byte."""
+"""The file of a memory: which files are accepted, and that all others are unchanged, byte for byte."""
 
 import contextlib
 import json
@@ -121,7 +121,7 @@ def test_another_programs_sqlite_file_is_left_alone(path, statements):
 
 
 def test_another_programs_log_is_left_alone_too(path, tmp_path):
-    """A killed program in WAL mode leaves a log, which SQLite tidies up on the first real opening."""
+    """A killed program in WAL mode leaves a log, which SQLite removes when it first opens the file."""
     running = other_sqlite(path, "CREATE TABLE a (b)", "INSERT INTO a VALUES (1)", journal="wal")
     killed = tmp_path / "killed"
     killed.mkdir()
@@ -345,7 +345,7 @@ def test_a_lock_held_too_long_is_an_error_and_not_a_hang(path, monkeypatch):
             memory.task("wine")
         with pytest.raises(MemoryFileError, match="was locked"):
             Memory.open(path, space=SPACE)
-        assert len(memory.all_trials()) == 3  # reading goes on
+        assert len(memory.all_trials()) == 3  # reading still works
         other.execute("ROLLBACK")
         other.close()
         memory.task("wine")

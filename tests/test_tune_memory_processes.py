@@ -1,7 +1,7 @@
 """The memory under real processes: killed at random moments, many at once, forked, without space or rights.
 
-Importing jlibo takes longer than all that a child does, so each test is one script in a process of its own,
-which imports once and forks its children before any thread of jax exists.
+Importing jlibo takes longer than the work of a child, so each test is one script in a separate process, which
+imports once and forks its children before any thread of jax exists.
 """
 
 import json
@@ -46,7 +46,7 @@ POINT = {"alpha": 0.5, "lam": 1.0, "kind": "a"}
 
 
 def run(script, path):
-    """Run a script after the preamble; the JSON that it prints last is what it found."""
+    """Run a script after the preamble; return the JSON value of its last line."""
     text = PREAMBLE + textwrap.dedent(script)
     done = subprocess.run(
         [sys.executable, "-c", text, str(path)], capture_output=True, text=True, timeout=120, check=False
@@ -127,7 +127,7 @@ def test_a_hundred_kills_lose_nothing_that_was_acknowledged(tmp_path):
     print(json.dumps([len(acknowledged), num_batches, num_journals, num_claimed]))
     """
     num_told, num_batches, num_journals, num_claimed = run(script, tmp_path / "memory.db")
-    # It was no dry run: much was told, and kills came in the middle of writing and between ask and tell.
+    # The test was effective: many scores were told, and kills came during writes and between ask and tell.
     assert num_told > 150 and num_batches > 10
     assert num_journals > 0
     assert num_claimed > 0
@@ -244,7 +244,7 @@ def test_a_forked_process_connects_anew(tmp_path):
 
 
 def test_a_disk_without_space_keeps_what_was_there(tmp_path):
-    """The system refuses to let any file of the process grow beyond the memory's size."""
+    """The system prevents all files of the process from growing beyond the size of the memory."""
     script = """
     import resource
     with Memory.open(path, space=SPACE) as memory:
@@ -276,7 +276,7 @@ def test_a_disk_without_space_keeps_what_was_there(tmp_path):
 
 @pytest.mark.parametrize("what", ["file", "folder", "unreadable"])
 def test_a_memory_that_may_not_be_written_can_be_read(what):
-    """Root may do anything, so the script becomes another user."""
+    """Root bypasses permissions, so the script changes to another user."""
     script = f"""
     if os.getuid() == 0:
         os.setgid(65534)

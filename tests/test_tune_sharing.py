@@ -26,7 +26,7 @@ def keys(trials):
 
 
 def add_a_rival(tuner, monkeypatch):
-    """Another process that always takes just what is about to be added."""
+    """Simulate another process that always adds the configuration that is about to be added."""
     add_trial = tuner.memory.add_trial
     taken = []
 
@@ -70,12 +70,12 @@ def test_a_small_space_is_shared_out_before_anything_is_tried_twice(monkeypatch)
     while len(tuner.memory.all_trials()) < 18:
         task._suggest()
     assert len(set(keys(tuner.memory.all_trials()))) == 18
-    assert task._suggest() is not None  # all there is was tried: now again
+    assert task._suggest() is not None  # all configurations were tried: they are repeated
 
 
 @pytest.mark.parametrize("num_left", [1, 7])
 def test_a_finite_space_larger_than_the_pool_is_tried_whole(num_left):
-    space = SearchSpace(a=Int(1, 30), b=Int(0, 39))  # 1200, of which 1024 are looked at
+    space = SearchSpace(a=Int(1, 30), b=Int(0, 39))  # 1200, of which 1024 are candidates
     assert candidates.whole_space(space) is None
     points = candidates._configurations(space, np.arange(1200))
     configs = [space.from_unit(point) for point in points]

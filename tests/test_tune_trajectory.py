@@ -1,5 +1,5 @@
-"""The tuner's way through several tasks, in both modes: it is the simulator's from the same key, and the same
-if the tuner is closed and opened again, or if scores are turned round."""
+"""The tuner's choices over several tasks, in both modes: equal to those of the simulator with the same key,
+unchanged if the tuner is reopened, and unchanged if the sign of the scores and the direction change."""
 
 import dataclasses
 import math
@@ -17,7 +17,7 @@ CONFIGS = [SPACE.from_unit(point) for point in SPACE.sample_unit(40, rng=np.rand
 POINTS = np.asarray([SPACE.to_unit(params) for params in CONFIGS])
 NUM_TASKS, HORIZON, SEED = 4, 12, 3
 PEAKS = 0.5 + 0.3 * np.sin(np.arange(NUM_TASKS))
-# Scores such as accuracies, in tasks that are alike but not the same.
+# Scores such as accuracies, in tasks that are similar but not equal.
 VALUES = 0.7 + 0.1 * np.cos(3 * POINTS[:, 0]) - (POINTS[:, 1] - PEAKS[:, None]) ** 2
 VALUES *= np.array([1.0, 0.5, 2.0, 1.0])[:, None]
 
@@ -52,7 +52,7 @@ def curve(params, peak=1.0):
 
 
 def play(task, num_trials, fn):
-    """Ask and tell; the parameters that were asked for."""
+    """Ask and tell; return the suggested parameters."""
     asked = []
     for _ in range(num_trials):
         trial = task.ask()
@@ -62,7 +62,7 @@ def play(task, num_trials, fn):
 
 
 def replay(tuner, result, number):
-    """A task of the simulator, as if the tuner had played it."""
+    """Add a task of the simulator to the tuner, as if the tuner had run it."""
     record = tuner.memory.task(f"task {number}", budget=HORIZON)
     for action, is_forced in zip(result.actions[number], result.explored[number], strict=True):
         trial = tuner.memory.add_trial(record.id, CONFIGS[int(action)], explored=bool(is_forced), owner=None)
@@ -71,8 +71,8 @@ def replay(tuner, result, number):
 
 @pytest.mark.parametrize("mode", modes.MODES)
 def test_the_same_actions_as_in_a_simulation(mode):
-    """The first task's unit is a guess in the simulator, which knows no scale before it has seen any, and is
-    the scores' own in the tuner, where any scale must do: it is replayed. From then on all is the same."""
+    """In the first task the simulator uses an initial scale, while the tuner uses the scale of the scores, so
+    the first task is replayed. From the second task on both are equal."""
     result = simulate(mode, modes.make_scaling())
     tuner = jlibo.Tuner(SPACE, mode=mode, candidates=CONFIGS, seed=SEED)
     replay(tuner, result, 0)
@@ -84,7 +84,7 @@ def test_the_same_actions_as_in_a_simulation(mode):
 
 @pytest.mark.parametrize("mode", modes.MODES)
 def test_the_same_actions_from_the_first_task_on(mode):
-    """With a guess that has hardly any weight, so that the first task is measured by its own scores too."""
+    """With an initial scale of hardly any weight, so that the first task uses the scale of its scores too."""
     scaling = jlibo.Standardise(weight=1e-9)
     result = simulate(mode, scaling)
     tuner = jlibo.Tuner(SPACE, mode=mode, candidates=CONFIGS, seed=SEED)
@@ -130,7 +130,7 @@ def test_the_paper_mode_explores_as_scheduled():
     for number in range(3):
         with tuner.task(f"task {number}", budget=12) as task:
             for trial in task:
-                # A failed step of exploration teaches nothing: another one takes its place.
+                # Nothing is learned from a failed step of exploration, so it is replaced by another.
                 task.tell(trial, math.nan if trial.number == 0 else curve(trial.params))
         explored = [trial.explored for trial in task.trials]
         assert explored == [True] * (counts[number] + 1) + [False] * (11 - counts[number])

@@ -1,6 +1,6 @@
-"""The tuner and its tasks: ask and tell, what is remembered, what is learned, and what is refused.
+"""The tuner and its tasks: ask and tell, what is stored, what is learned, and which input is rejected.
 
-All but a few tests share one shape of space, list and budget, so that they share what is compiled.
+All but a few tests have the same shapes of space, list and budget, so that they share compiled programs.
 """
 
 import itertools
@@ -33,14 +33,14 @@ def score(params, peak=1.0, height=1.0):
 
 
 def teach(tuner, num_tasks=3, fn=score):
-    """Tasks from elsewhere, alike but not the same."""
+    """Add tasks from elsewhere that are similar but not equal."""
     for number in range(num_tasks):
         scores = [fn(params, 0.8 + 0.2 * number) for params in CONFIGS[:20]]
         tuner.add_task(f"past {number}", CONFIGS[:20], scores)
 
 
 def play(task, num_trials, fn=score):
-    """Ask and tell; the parameters that were asked for."""
+    """Ask and tell; return the suggested parameters."""
     asked = []
     for _ in range(num_trials):
         trial = task.ask()
@@ -97,7 +97,7 @@ def test_asking_for_several_gives_several(listed):
 
 
 def test_a_pending_trial_moves_the_next_one_before_it_has_a_score():
-    """Its variance shrinks without the reward: the next question goes elsewhere, not to its neighbour."""
+    """A pending trial reduces the variance without a score, so the next trial is not near it."""
     near = [SPACE.from_unit([0.5, unit]) for unit in (0.66, 0.6601)]
     tuner = jlibo.Tuner(SPACE, candidates=[*CONFIGS[:38], *near], mode="paper")
     task = tuner.task("new", budget=BUDGET)
@@ -114,15 +114,15 @@ def test_budget():
         for number, trial in enumerate(task):
             task.fail(trial) if number == 1 else task.tell(trial, 1.0 + number)
     assert len(task.trials) == 3 and task.trials[1].score is None
-    again = tuner.task("one")  # the budget is remembered, and can be raised
+    again = tuner.task("one")  # the budget is stored, and can be increased
     assert again.budget == 3 and list(again) == []
     assert sum(1 for _ in itertools.islice(tuner.task("one", budget=5), 9)) == 2
     assert tuner.task("two").budget == tuner_module.DEFAULT_BUDGET
-    assert again.ask().number == 5  # who asks may go on
+    assert again.ask().number == 5  # the budget does not limit `ask`
 
 
 def test_two_that_share_a_budget_do_not_overspend_it(tmp_path, monkeypatch):
-    """One is faster just while the other is about to write the last trial."""
+    """One process adds the last trial while the other is about to add it."""
     path = tmp_path / "memory.db"
     first, second = jlibo.Tuner(SPACE, memory=path), jlibo.Tuner(SPACE, memory=path)
     one, two = first.task("new", budget=4), second.task("new")
@@ -146,13 +146,13 @@ def test_two_tuners_on_one_file(tmp_path):
     trials = [task.ask() for _ in range(3) for task in tasks]
     assert len({tuple(trial.params.values()) for trial in trials}) == 6
     assert [trial.number for trial in trials] == list(range(6))
-    tasks[1].tell(trials[0], 1.0)  # whoever asked
+    tasks[1].tell(trials[0], 1.0)  # another object may tell
     with pytest.raises(TrialStateError):
         tasks[0].tell(trials[0], 2.0)
     assert tasks[0].best.score == 1.0
     for trial in trials[1:]:
         tasks[0].tell(trial, score(trial.params))
-    # Both see the same, so both would go on in the same way.
+    # Both read the same trials, so both would make the same suggestion.
     chosen = [task._next_config(task._trials()) for task in tasks]
     assert chosen[0].params == chosen[1].params
 
@@ -165,7 +165,7 @@ def test_trials_left_over_are_offered_first(tmp_path):
     with jlibo.Tuner(SPACE, memory=path) as tuner, tuner.task("new", budget=6) as task:
         play(task, 2)
         left = task.ask(2)
-        assert task.ask().id not in {trial.id for trial in left}  # not while someone is at work on them
+        assert task.ask().id not in {trial.id for trial in left}  # not while their owner is alive
     with jlibo.Tuner(SPACE, memory=path) as tuner, tuner.task("new") as task:
         for trial in task:
             task.tell(trial, score(trial.params))
@@ -184,7 +184,7 @@ def test_nothing_is_learned_anew_while_the_past_stays(monkeypatch):
     task = tuner.task("new", budget=BUDGET)
     play(task, 3)
     assert len(calls) == 1
-    tuner.importance()  # from all tasks, the one at hand too
+    tuner.importance()  # from all tasks, including the running one
     play(task, 1)
     assert len(calls) == 2
     tuner.add_task("more", CONFIGS[:5], [score(params) for params in CONFIGS[:5]])
@@ -199,7 +199,7 @@ def test_a_past_that_teaches_nothing():
     tuner.add_task("one score", CONFIGS[:1], [1.0])
     assert tuner.importance() == {}
     with_past = play(tuner.task("new", budget=BUDGET), 6)
-    # The number of the task decides its random draws, and nothing else of the past shows.
+    # The past affects the choices only through the number of the task, which seeds its draws.
     empty = jlibo.Tuner(SPACE, candidates=CONFIGS)
     for name in ("empty", "failed", "one score"):
         empty.memory.task(name)
@@ -224,7 +224,7 @@ def test_scale_and_shift_of_the_scores_do_not_matter(factor, shift):
 
 
 def test_one_terrible_score_does_not_blind_the_rest():
-    """A diverged fit may be a finite 1e30; the others are still told apart."""
+    """A diverged fit may have a finite score of 1e30; the others can still be distinguished."""
     tuner = jlibo.Tuner(SPACE, maximise=False)
     task = tuner.task("new", budget=BUDGET)
     for number in range(15):
@@ -247,7 +247,7 @@ def test_failed_trials_are_remembered_and_never_fed():
         return SPACE.to_unit(task.ask().params)
 
     plain = next_after([])
-    # Configurations far from where it goes: their failures change nothing, a score of anything would.
+    # Failures of distant configurations change nothing; any score would.
     far = sorted(CONFIGS[4:], key=lambda params: -np.linalg.norm(SPACE.to_unit(params) - plain))[:3]
     assert next_after(far) == pytest.approx(plain)
     there = SPACE.from_unit(plain)
@@ -255,7 +255,7 @@ def test_failed_trials_are_remembered_and_never_fed():
 
 
 def test_failures_are_avoided():
-    """Where beta is large the model never fits; the best would lie there."""
+    """Trials with a large beta fail, and the best score would be there."""
     tuner = jlibo.Tuner(SPACE)
     teach(tuner)
     with tuner.task("new", budget=20) as task:
@@ -267,8 +267,8 @@ def test_failures_are_avoided():
     failed = [trial for trial in task.trials if trial.score is None]
     assert 1 <= len(failed) <= 12 and sum(trial.number < 10 for trial in failed) <= 6
     assert len({tuple(trial.params.values()) for trial in task.trials}) == 20
-    assert task.best.params["beta"] > 2  # although the edge of what works is close
-    # Told to the model of the next task they are not.
+    assert task.best.params["beta"] > 2  # although the boundary of the failing region is close
+    # The model of the next task is not conditioned on them.
     own = tuner.memory.task("new").id
     tasks, trials = tuner.memory.snapshot()
     past, num_tasks = arrays.past_trials(SPACE, tuner.model.features, tasks, trials, maximise=True)
@@ -329,7 +329,7 @@ def test_a_task_from_elsewhere_is_no_forced_exploration():
         tuner.add_task("short", CONFIGS[:2], [1.0])
     with pytest.raises(ValueError, match="params"):
         tuner.add_task("bad", [CONFIGS[0], {"alpha": 0.5}], [1.0, 2.0])
-    assert [task.name for task in tuner.memory.tasks()] == ["elsewhere"]  # a bad task leaves nothing behind
+    assert [task.name for task in tuner.memory.tasks()] == ["elsewhere"]  # nothing is added on an error
 
 
 # --- the front door -----------------------------------------------------------------------------------------
@@ -368,7 +368,7 @@ def test_a_memory_of_another_problem_is_refused(tmp_path):
             jlibo.Tuner(SPACE, memory=memory, maximise=True)
         with jlibo.Tuner(SPACE, memory=memory) as tuner:
             assert tuner.maximise is False
-        assert memory.tasks() == []  # it was handed in open, and stays open
+        assert memory.tasks() == []  # a memory that was passed open stays open
 
 
 def test_what_a_task_refuses():
@@ -430,7 +430,7 @@ def test_the_command_line_says_which_parameters_matter(tmp_path, capsys):
 
 def test_plots():
     tuner = jlibo.Tuner(SPACE, maximise=False)
-    axes = tuner.plot_importance(), tuner.plot_progress()  # also before there is anything to see
+    axes = tuner.plot_importance(), tuner.plot_progress()  # also before the first score
     assert all(len(ax.lines) == len(ax.patches) == 0 for ax in axes)
     scores = [3.0, 5.0, None, 1.0, 2.0]
     tuner.add_task("one", CONFIGS[:5], scores)
@@ -453,11 +453,11 @@ def test_nothing_compiles_until_a_padding_is_full(monkeypatch, count_traces):
     history, fits = count_traces(engine._history)  # which is in `learn`
     monkeypatch.setattr(engine, "suggest", suggest)
     monkeypatch.setattr(engine, "_history", history)
-    learner = AdaptiveMetaKGL(select=False, num_steps=3)  # nobody else's: nothing is compiled yet
+    learner = AdaptiveMetaKGL(select=False, num_steps=3)  # not used elsewhere: not compiled yet
     tuner = jlibo.Tuner(SPACE, learner=learner, sizes={"num_basis": 2, "num_pair_basis": 1})
     for number in range(3):
         play(tuner.task(f"task {number}", budget=40), 40 if number < 2 else 3)
-    # 40 trials are more than the least padding holds: a task has room for its budget from the first trial.
+    # 40 trials exceed the smallest padding: a task is padded to its budget from the first trial on.
     assert (suggestions.count, fits.count) == (1, 1)
     teach(tuner, 5)
     play(tuner.task("ninth", budget=64), 2)

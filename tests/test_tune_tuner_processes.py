@@ -1,4 +1,4 @@
-"""A tuner after a process was killed: nothing that was acknowledged is lost, and the next question works."""
+"""A tuner after a process was killed: nothing acknowledged is lost, and the next `ask` works."""
 
 import json
 import os
@@ -96,7 +96,7 @@ def test_after_a_hundred_kills_the_next_question_works(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     num_told, num_left = json.loads(done.stdout.splitlines()[-1])
-    assert num_told > 150 and num_left > 0  # it was no dry run: kills came between ask and tell
+    assert num_told > 150 and num_left > 0  # the test was effective: kills came between ask and tell
     assert os.listdir(tmp_path) == ["memory.db"]
 
 

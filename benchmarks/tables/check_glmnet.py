@@ -5,9 +5,9 @@ fitted by the saga solver one configuration at a time, on features standardised 
 by scikit-learn's own metrics. scikit-learn minimises  C * sum of losses + (1 - alpha) / 2 * ||b||_2^2 +
 alpha * ||b||_1,  so that glmnet's lambda on N rows is C = 1 / (N * lambda).
 
-The values checked are those of the table file when it holds the data set, and fresh ones by `fits`
-otherwise. The check fails when an AUC differs by more than 0.01 or a log loss by more than 0.01. Accuracy
-is printed and not judged: one row that sits at probability 1/2 moves it.
+The values checked are those of the table file if it has the data set, and otherwise computed by `fits`. The
+check fails when an AUC differs by more than 0.01 or a log loss by more than 0.01. Accuracy is printed but not
+checked: a single row at probability 1/2 changes it.
 """
 
 import warnings
@@ -38,7 +38,7 @@ TOLERANCE = {"auc": 0.01, "logloss": 0.01}
 
 
 def slow_scores(data: datasets.Loaded, alpha: float, log_lambda: float) -> dict[str, float]:
-    """The metrics of one configuration by scikit-learn alone, mean over the folds."""
+    """Return the metrics of one configuration by scikit-learn alone, as means over the folds."""
     rows = []
     for design, labels, held_out, truth in fits.folds(data):
         scaler = StandardScaler().fit(design)
@@ -47,7 +47,7 @@ def slow_scores(data: datasets.Loaded, alpha: float, log_lambda: float) -> dict[
             C=strength, l1_ratio=alpha, solver="saga", tol=1e-6, max_iter=20_000, random_state=0
         )
         with warnings.catch_warnings():
-            warnings.simplefilter("error", ConvergenceWarning)  # an unfinished fit is no reference
+            warnings.simplefilter("error", ConvergenceWarning)  # such a fit is not a reference
             model.fit(scaler.transform(design), labels)
         probability = model.predict_proba(scaler.transform(held_out))[:, 1]
         rows.append(
@@ -61,7 +61,7 @@ def slow_scores(data: datasets.Loaded, alpha: float, log_lambda: float) -> dict[
 
 
 def table_scores(path: Path, name: str) -> dict[str, np.ndarray] | None:
-    """The metrics [g] of one task of a finished table, or None when the file or the task is not there."""
+    """Return the metrics [g] of one task of a finished table; None if the file or the task is missing."""
     if not path.exists():
         return None
     with np.load(path, allow_pickle=False) as table:
@@ -75,7 +75,7 @@ def table_scores(path: Path, name: str) -> dict[str, np.ndarray] | None:
 
 
 def position(alpha: float, log_lambda: float) -> int:
-    """Where a configuration stands in the grid."""
+    """Return the index of a configuration in the grid."""
     distance = np.abs(fits.grid() - np.array([alpha, log_lambda])).max(axis=1)
     if distance.min() > 1e-9:
         raise ValueError(f"alpha={alpha}, ln lambda={log_lambda} is not a point of the grid")
@@ -83,7 +83,7 @@ def position(alpha: float, log_lambda: float) -> int:
 
 
 def main(path: Path, names: tuple[str, ...] = SETS) -> int:
-    """Prints the comparison; 0 when all agree, 1 otherwise."""
+    """Print the comparison; return 0 if all values agree, else 1."""
     header = f"{'set':16s} {'alpha':>5s} {'ln lam':>6s}"
     print(header + "".join(f" {metric:>9s} {'sklearn':>9s}" for metric in fits.METRICS))
     failures = 0

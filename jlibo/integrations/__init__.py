@@ -1,1 +1,1 @@
-"""Front doors for other tools' users. Each needs its tool, so nothing is imported before it is asked for."""
+"""Integrations with other libraries. Each needs its library, so none is imported by default."""

@@ -1,4 +1,4 @@
-"""The practitioner's front: search spaces of named parameters, ask and tell, and a memory that lasts."""
+"""Tuning: search spaces of named parameters, an ask and tell interface, and a persistent memory."""
 
 from jlibo.tune.memory.memory import Memory as Memory
 from jlibo.tune.memory.memory import MemoryFileError as MemoryFileError

@@ -1,21 +1,21 @@
-"""From records to padded arrays: what the engine computes with.
+"""Conversion of records to the padded arrays of the engine. Internal.
 
-Scores are turned so that higher is better, measured from their median in units of their spread (in float64,
-so that any scale fits in float32), and those far below all others are raised to where they still count as bad
-but no longer as the only thing to know. Paddings grow by doubling: a task or trial more seldom compiles anew.
+Scores are signed so that higher is better, centred at their median and divided by their spread (in float64,
+so that any scale fits in float32). Scores far below all others are clipped: they stay bad, but do not
+dominate the fit. Padded sizes grow geometrically, so that new tasks and trials seldom cause a compilation.
 
 Sizes are bounded, so that neither time nor memory grows with the number of trials:
 
 | what                      | bound                                                                         |
 |---------------------------|-------------------------------------------------------------------------------|
-| trials of the task at hand| up to `most_rows` as they are, more as rows that stand for them               |
+| trials of the running task| up to `most_rows` one row each; more are compressed to equivalent rows        |
 | trials of a past task     | `MOST_TRIALS`, spread evenly over its length                                  |
 | past tasks                | `MOST_TASKS`, the latest                                                      |
 """
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, final
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -29,18 +29,18 @@ from jlibo.tune.memory.records import TaskRecord, TrialRecord
 from jlibo.tune.space.space import SearchSpace
 
 FARTHEST = 20.0
-"""A score this many spreads below the median counts as that far and no farther."""
+"""Scores are clipped at this many spreads below the median."""
 LEAST_TASKS, LEAST_TRIALS = 8, 32
 MOST_TASKS, MOST_TRIALS = 128, 256
-"""More past tasks, or trials of one task, are not looked at one by one."""
+"""Largest numbers of past tasks, and of trials of one past task, that are used."""
 NUM_RECENT = 64
-"""How many told trials of a long task have a row each, beside those that stand for all the others."""
+"""Largest number of told trials of a long task that have a row each, beside the compressed rows."""
 TASKS_GROWTH = 4
-"""Padded numbers of tasks are 8, 32 and 128: learning takes far longer to compile than to run."""
+"""Padded numbers of tasks are 8, 32 and 128, because learning takes far longer to compile than to run."""
 
 
 def padded(count: int, least: int, growth: int = 2) -> int:
-    """The least power of `growth` times `least` that holds `count`."""
+    """Return the smallest `least * growth**k` that is at least `count`."""
     size = least
     while size < count:
         size *= growth
@@ -48,11 +48,11 @@ def padded(count: int, least: int, growth: int = 2) -> int:
 
 
 def level(scores: Sequence[float] | np.ndarray, *, maximise: bool) -> tuple[np.ndarray, float]:
-    """Scores of size one or so, higher is better, and the logarithm of what they were divided by."""
+    """Return scores of magnitude about one, higher is better, and the logarithm of their divisor."""
     values = np.asarray(scores, np.float64) * (1.0 if maximise else -1.0)
     if values.size == 0:
         return values, 0.0
-    # Quarters, since the difference of two huge numbers may not be a number any more.
+    # Divided by 4 first, because the difference of two huge numbers may overflow.
     values = values / 4
     values = values - np.median(values)
     quarters = np.percentile(values, [25, 75])
@@ -69,7 +69,7 @@ def level(scores: Sequence[float] | np.ndarray, *, maximise: bool) -> tuple[np.n
 
 
 def unit_points(space: SearchSpace, trials: Sequence[TrialRecord]) -> Float[np.ndarray, "trials dim"]:
-    """Where the trials' configurations sit in the unit box; `to_unit` of each, parameter by parameter."""
+    """Return the trials' configurations as points of the unit box: `to_unit`, one parameter at a time."""
     columns = [
         parameter.codes_to_unit(np.array([parameter.code_of(name, trial.params[name]) for trial in trials]))
         for name, parameter in space.items()
@@ -85,9 +85,9 @@ def past_trials(
     *,
     maximise: bool,
 ) -> tuple[PastTrials, int] | None:
-    """The finished tasks that can teach anything: at least two scores. None if there is no such task.
+    """Return the tasks that have at least two scores, and their number; None if there is no such task.
 
-    In tasks from elsewhere nothing was forced exploration; there, all trials stand for it.
+    Added tasks contain no forced exploration, so all their trials are marked as explored.
     """
     rows: dict[int, list[TrialRecord]] = {task.id: [] for task in tasks}
     for trial in trials:
@@ -125,10 +125,10 @@ def past_trials(
 
 
 def thinned(trials: Sequence[TrialRecord], *, maximise: bool) -> list[TrialRecord]:
-    """At most `MOST_TRIALS` of a past task's scored trials, in order.
+    """Return at most `MOST_TRIALS` of the scored trials of a past task, in order.
 
-    The best is kept, then forced exploration up to half of them, which a learner may ask for alone; the rest
-    are spread evenly over the task.
+    The best trial is kept. Up to half are forced exploration, since a learner may use only those. The rest
+    are spaced evenly over the task.
     """
     if len(trials) <= MOST_TRIALS:
         return list(trials)
@@ -147,9 +147,10 @@ def _spread_evenly(places: Sequence[int], most: int) -> list[int]:
     return [places[int(at)] for at in np.linspace(0, len(places) - 1, most)]
 
 
+@final
 @dataclasses.dataclass(frozen=True, eq=False)
 class TrialArrays:
-    """The trials of one task, by number. `scores` are as they were told, and only where `is_told`."""
+    """The trials of one task, by number. `scores` are as told, and valid only where `is_told`."""
 
     points: Float[np.ndarray, "trials dim"]
     scores: Float[np.ndarray, " trials"]
@@ -165,17 +166,17 @@ class TrialArrays:
         return ~(self.is_told | self.is_pending)
 
     def best_first(self, most: int, *, maximise: bool) -> np.ndarray:
-        """The places of the best `most` told trials; of equal ones, the earlier first."""
+        """Return the indices of the best `most` told trials, best first; ties in order of their number."""
         (told,) = np.nonzero(self.is_told)
         values = self.scores[told] * (-1.0 if maximise else 1.0)
-        if len(values) > most:  # sorting all of many takes long
+        if len(values) > most:  # a partition is cheaper than sorting all values
             good = values <= np.partition(values, most - 1)[most - 1]
             told, values = told[good], values[good]
         return told[np.argsort(values, kind="stable")[:most]]
 
 
 def trial_arrays(points: np.ndarray, trials: Sequence[TrialRecord]) -> TrialArrays:
-    """The records of one task, whose configurations sit at `points`, as arrays."""
+    """Return the records of one task, with configurations at `points`, as arrays."""
     return TrialArrays(
         points,
         np.asarray([0.0 if trial.score is None else trial.score for trial in trials], np.float64),
@@ -186,12 +187,13 @@ def trial_arrays(points: np.ndarray, trials: Sequence[TrialRecord]) -> TrialArra
 
 
 def most_rows(num_features: int) -> int:
-    """How many trials of a task are conditioned on one by one; above this, compressed rows are fewer."""
+    """Return the number of trials above which a task is compressed to fewer rows."""
     return padded(2 * num_features + NUM_RECENT, MOST_TRIALS)
 
 
+@final
 class OwnRows(eqx.Module):
-    """The trials of the task at hand, padded, as unit points: `OwnTrials` but for the features."""
+    """The trials of the running task, padded: `OwnTrials` with unit points in place of features."""
 
     points: Float[Any, "trials dim"]
     scores: Float[Any, " trials"]
@@ -203,9 +205,9 @@ class OwnRows(eqx.Module):
 
 
 def own_rows(trials: TrialArrays, *, maximise: bool, room: int = 0) -> tuple[OwnRows, float]:
-    """The trials of one task, a row each, and the logarithm of the unit of their scores.
+    """Return the trials of one task, one row each, and the logarithm of the unit of their scores.
 
-    With `room` for the trials that are still to come, all of a task has one shape.
+    `room` is the expected number of trials; padding to it gives the whole task one shape.
     """
     count, size = len(trials), padded(max(len(trials), room), LEAST_TRIALS)
     told, pending = np.zeros((2, size), bool)
@@ -226,18 +228,19 @@ def compressed_trials(
     *,
     maximise: bool,
 ) -> tuple[OwnTrials, float]:
-    """Any number of trials as 2 * features + `NUM_RECENT` rows, and the logarithm of the scores' unit.
+    """Return the trials as 2 * features + `NUM_RECENT` rows, and the logarithm of the scores' unit.
 
-    The rows stand for the trials exactly. The posterior, and the likelihood of the scores in any units,
-    depend on n told trials through the products of the columns [features, scores, 1]. An orthogonal transform
-    of the n rows that leaves zeros below the first d keeps these products. Pending trials shrink the
-    covariance, which depends on the products of their features alone.
+    The rows are equivalent to the trials, without approximation. The posterior, and the likelihood of the
+    scores in any units, depend on n told trials only through the products of the columns
+    `[features, scores, 1]`. An orthogonal transform of the n rows that leaves zeros below the first d keeps
+    these products. Pending trials reduce the covariance, which depends only on the products of their
+    features.
 
     **Arguments:**
 
-    - `base`: the factor of the told trials `in_base`. At most `NUM_RECENT` told trials are not in it and get
-      a row each, so that it need not be computed for every trial.
-    - `features`: of the trials; anything where a trial failed.
+    - `features`: the features of the trials; arbitrary where a trial failed.
+    - `base`: the factor of the told trials `in_base`. At most `NUM_RECENT` told trials are outside of it and
+      get a row each, so that the factor need not be recomputed for every trial.
     """
     size, num_recent = features.shape[1], NUM_RECENT
     levelled, log_unit = level(trials.scores[trials.is_told], maximise=maximise)
@@ -249,7 +252,7 @@ def compressed_trials(
     based = np.where(in_base[:, None], columns, 0.0)
     rows[:size], targets[:size] = base.rows, base.transform(features.T @ based)
     lost = based.T @ based - targets[:size].T @ targets[:size]
-    np.fill_diagonal(lost, np.maximum(np.diagonal(lost), 0))  # round-off may be below zero
+    np.fill_diagonal(lost, np.maximum(np.diagonal(lost), 0))  # may be negative by round-off
 
     (recent,) = np.nonzero(trials.is_told & ~in_base)
     rows[size : size + len(recent)], targets[size : size + len(recent)] = features[recent], columns[recent]
@@ -275,11 +278,13 @@ def compressed_trials(
     return OwnTrials(rows.astype(dtype), targets[:, 0].astype(dtype), told, pending, compressed), log_unit
 
 
+@final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Factor:
     """d rows R with R^T R = `gram`, the products of d features over any number of trials.
 
-    From the eigenvectors, for `gram` is often singular; what is round-off beside the largest is zero.
+    Computed from the eigendecomposition, because `gram` is often singular. Eigenvalues at round-off level,
+    relative to the largest, are set to zero.
     """
 
     rows: Float[np.ndarray, "features features"]
@@ -287,6 +292,7 @@ class Factor:
 
     @classmethod
     def of(cls, gram: Float[np.ndarray, "features features"]) -> "Factor":
+        """Return the factor of a Gram matrix."""
         if not gram.any():
             return cls(gram, gram)
         squares, vectors = np.linalg.eigh(gram)
@@ -297,12 +303,12 @@ class Factor:
         return cls(rows, np.where(kept, 1 / np.where(kept, sizes, 1.0), 0.0)[:, None] * vectors.T)
 
     def transform(self, cross: Float[np.ndarray, "features columns"]) -> Float[np.ndarray, "rows columns"]:
-        """What columns became in these rows, given their products with the features."""
+        """Return columns in the coordinates of these rows, given their products with the features."""
         return self._inverse @ cross
 
 
 def feature_values(features: AbstractFeatures, points: np.ndarray) -> Float[np.ndarray, "points features"]:
-    """The features of any number of points, as NumPy's float64; compiled for few shapes."""
+    """Return the features of any number of points in float64, padded so that few shapes are compiled."""
     count = len(points)
     places = np.zeros((padded(count, LEAST_TRIALS), points.shape[-1]))
     places[:count] = points

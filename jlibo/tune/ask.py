@@ -1,4 +1,4 @@
-"""What to try next: the one decision behind `TunerTask.ask` and `LiBOSampler`.
+"""The choice of the next configuration, shared by `TunerTask.ask` and `LiBOSampler`. Internal.
 
 | here           | in the simulator                                                                     |
 |----------------|--------------------------------------------------------------------------------------|
@@ -6,14 +6,14 @@
 | `num_forced`   | `num_explore`, the forced exploration steps of a task                                |
 | `Candidates`   | the candidates of the environment, and the draws of exploration                      |
 
-Forced exploration goes on until as many trials as the schedule asks for were explored and did not fail: a
-failed trial teaches nothing, so another one takes its place. Pending trials count. Then the policy chooses.
+Forced exploration continues until the scheduled number of explored trials is reached. Pending trials count;
+failed trials do not, because nothing is learned from them. Afterwards the policy chooses.
 """
 
 import dataclasses
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import equinox as eqx
 import jax
@@ -39,24 +39,25 @@ class NextConfig:
 
     params: dict[str, Value]
     others: Iterable[dict[str, Value]]
-    """The next best ones, best first, made when iterated over: if another process has taken `params`."""
+    """The next best configurations, best first, for when another process has taken `params`. Lazy."""
     is_forced: bool
-    """Whether it is a step of forced exploration, not the policy's choice."""
+    """Whether it is a step of forced exploration and not a choice of the policy."""
     is_repeat: bool
-    """Whether it was tried before, as there is nothing else."""
+    """Whether it was tried before, because no untried configuration is left."""
 
 
 @final
 class Candidates:
-    """The configurations that a task may choose from.
+    """The configurations that a task chooses from.
 
-    These are all of a list, or else points spread over the box, drawn once, to which every question adds
-    points near the best trials. What is costly to compute is kept for the next question.
+    These are a list, or points spread over the box that are drawn once. In a box, every call of `next_config`
+    adds points near the best trials. Expensive results are cached.
 
     **Arguments:**
 
-    - `seed`: of the points and of exploration; a sequence of whole numbers.
-    - `least`: features are padded to so many points, so that lists of any length share a compiled program.
+    - `model`: the model of the search space.
+    - `seed`: the seed of the points and of exploration; a sequence of whole numbers.
+    - `least`: features are padded to this many points, so that lists of any length share a compiled program.
     """
 
     def __init__(self, model: Model, *, seed: Sequence[int], least: int = 0):
@@ -68,44 +69,46 @@ class Candidates:
 
     @cached_property
     def key(self) -> PRNGKeyArray:
-        """The key that the seed stands for. Made when needed: a forked process must not compute."""
+        """The key of the seed. Created on first use, because a forked process must not compute."""
         return folded_key(self._seed)
 
     @cached_property
     def features(self) -> Float[Array, "padded features"]:
+        """Features of the points, followed by `num_padding` rows of padding."""
         points = np.pad(self.points, ((0, self.num_padding), (0, 0)), mode="edge")
         return self._model.features(jnp.asarray(points, jnp.result_type(float)))
 
     @property
     def num_padding(self) -> int:
+        """The number of rows that `features` is padded by; zero for a box."""
         return max(self._least - len(self.points), 0) if self.is_listed else 0
 
     @cached_property
     def exploration(self) -> Int[np.ndarray, " points"]:
-        """All points in the order in which exploration takes them, drawn for the whole task beforehand."""
+        """Indices of all points in the order of exploration, drawn once for the whole task."""
         num = len(self.points)
         return np.asarray(engine.exploration_order(num, num, key=self.key))
 
     def nearby(self, trials: arrays.TrialArrays, *, maximise: bool) -> np.ndarray:
-        """Points near the best trials."""
+        """Return points near the best trials."""
         best = trials.best_first(unit_points.NUM_CENTRES, maximise=maximise)
         seed = (*self._seed, len(trials))
         return unit_points.nearby(self._model.space, trials.points[best], seed=seed)
 
     def untried(self, trials: arrays.TrialArrays) -> np.ndarray | None:
-        """Points of the space that were not tried; None if there are none."""
+        """Return points of the space that were not tried; None if there are none."""
         seed = (*self._seed, len(trials))
         return unit_points.untried(self._model.space, trials.points, seed=seed)
 
     def config(self, place: int, point: np.ndarray) -> dict[str, Value]:
-        """The configuration at a point, with the values as they were listed."""
+        """Return the configuration at a point, with the values as given if the candidates are a list."""
         if self._model.configs is not None:
             return dict(self._model.configs[place])
         return self._model.space.from_unit(point)
 
 
 def folded_key(seed: Sequence[int]) -> PRNGKeyArray:
-    """The key of the first number, with the others folded in: of (seed, task), as `run_lifelong` has it."""
+    """Return the key of the first number with the others folded in, as `run_lifelong` does for a task."""
     key = jax.random.key(seed[0])
     for number in seed[1:]:
         key = jax.random.fold_in(key, number)
@@ -113,7 +116,7 @@ def folded_key(seed: Sequence[int]) -> PRNGKeyArray:
 
 
 def num_forced(model: Model, learned: Learned, budget: int) -> int:
-    """The forced exploration steps of a task that comes after those learned from."""
+    """Return the number of forced exploration steps of the task that follows those learned from."""
     counts = model.learner.exploration.counts(learned.num_tasks + 1, budget)
     return int(counts[learned.num_tasks])
 
@@ -127,16 +130,17 @@ def next_config(
     budget: int,
     key: PRNGKeyArray,
 ) -> NextConfig:
-    """The configuration to try next in a task.
+    """Return the configuration to try next in a task.
 
     **Arguments:**
 
-    - `learned`: what past tasks taught.
-    - `history`: the trials of the task so far. What was tried, or is pending, is not offered again as long
-      as there is anything else.
-    - `candidates`: what there is to choose from.
-    - `budget`: how many trials the task is meant to have; forced exploration is a share of it.
-    - `key`: for a policy that draws.
+    - `model`: the model of the search space.
+    - `learned`: what was learned from past tasks.
+    - `history`: the trials of the task so far. A configuration that was tried or is pending is repeated only
+      if no other is left.
+    - `candidates`: the configurations to choose from.
+    - `budget`: the expected number of trials of the task; forced exploration is a share of it.
+    - `key`: the key of a randomised policy.
     """
     trials = history.trials
     tried = trials.points
@@ -152,7 +156,7 @@ def next_config(
         points = np.concatenate([candidates.points, near])
     left = _left_of(points, trials)
     if near is not None and unit_points.was_tried(points[np.argmax(left)], tried):
-        # All of these were tried, but the space may have more.
+        # All of these were tried, but the space may have further configurations.
         new = candidates.untried(trials)
         if new is not None:
             near, points = new, np.concatenate([candidates.points, new])
@@ -166,9 +170,7 @@ def next_config(
         learned.knowledge,
         model.features,
         rows,
-        candidates.features,
-        None if near is None else near.astype(dtype),
-        available,
+        _Choices(candidates.features, None if near is None else near.astype(dtype), available),
         np.asarray(log_unit, dtype),
         key=key,
     )
@@ -193,6 +195,15 @@ def _ranked(
     )
 
 
+@final
+class _Choices(NamedTuple):
+    """The candidates of one call: the fixed ones by their features, then new unit points, if any."""
+
+    fixed_features: Float[Array, "fixed features"]
+    near: Float[Any, "near dim"] | None
+    available: Bool[Any, " candidates"]
+
+
 @eqx.filter_jit
 def _best_candidates(
     policy: AbstractPolicy,
@@ -200,17 +211,16 @@ def _best_candidates(
     knowledge: engine.Knowledge,
     features: AbstractFeatures,
     rows: arrays.OwnRows | engine.OwnTrials,
-    fixed_features: Float[Array, "fixed features"],
-    near: Float[Any, "near dim"] | None,
-    available: Bool[Any, " candidates"],
+    choices: _Choices,
     log_units: Float[Any, ""],
     *,
     key: PRNGKeyArray,
 ) -> Int[Array, " ranked"]:
-    """`engine.suggest` with the features of the new points: one compiled call from the trials to a choice."""
-    if near is not None:
-        fixed_features = jnp.concatenate([fixed_features, features(near)])
+    """Return the ranking of `engine.suggest`; the features of new points are evaluated in the same call."""
+    values = choices.fixed_features
+    if choices.near is not None:
+        values = jnp.concatenate([values, features(choices.near)])
     own = rows.with_features(features) if isinstance(rows, arrays.OwnRows) else rows
     return engine.suggest(
-        policy, scaling, knowledge, own, fixed_features, available, log_units, key=key
+        policy, scaling, knowledge, own, values, choices.available, log_units, key=key
     ).ranking

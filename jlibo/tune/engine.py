@@ -1,17 +1,17 @@
-"""The numbers behind the tuner: pure functions of padded arrays, the ones that `run_lifelong` is made of.
+"""Numerical functions of the tuner: pure functions of padded arrays, shared with `run_lifelong`. Internal.
 
 | here        | in the simulator                                                                     |
 |-------------|--------------------------------------------------------------------------------------|
 | `learn`     | the meta-learner's state after all past tasks (`update`, task by task)               |
-| `suggest`   | one step of `run_task`: units, belief, policy, the best candidate not yet tried      |
+| `suggest`   | one step of `run_task`: units, belief, policy, the best available candidate          |
 | `exploration_order` | the forced exploration of a task (`draw_task`)                               |
 
-Shapes are padded: a trial or a task more does not compile anew until the padding is full. Trials are
-conditioned on in weight space, so an answer costs O(rows * features^2 + candidates * features^2). The rows
-are the trials, or a fixed number of rows that stand for any number of them (`Compressed`).
+Shapes are padded, so that adding a trial or a task does not recompile until the padding is full. Trials are
+conditioned on in weight space, so a suggestion costs O(rows * features^2 + candidates * features^2). The rows
+are the trials, or a fixed number of rows that is equivalent to any number of trials (`Compressed`).
 """
 
-from typing import Any
+from typing import Any, final
 
 import equinox as eqx
 import jax
@@ -31,34 +31,37 @@ from jlibo.meta.rows import settled
 from jlibo.policies.base import AbstractPolicy
 
 
+@final
 class PastTrials(eqx.Module):
-    """All past tasks' finished trials, padded. Scores are better when higher, and of size one or so."""
+    """Finished trials of all past tasks, padded. Higher scores are better; their magnitude is about one."""
 
     features: Float[Array, "tasks trials features"]
     scores: Float[Array, "tasks trials"]
     explored: Bool[Array, "tasks trials"]
     present: Bool[Array, "tasks trials"]
     log_units: Float[Array, " tasks"]
-    """Logarithm of what the scores were divided by before they came here."""
+    """Logarithm of the number that the scores were divided by."""
 
 
+@final
 class Compressed(eqx.Module):
-    """What is left of many told trials beside the rows of `OwnTrials` that stand for them."""
+    """Statistics of many told trials that complement the equivalent rows in `OwnTrials`."""
 
     ones: Float[Any, " trials"]
-    """What a column of ones became in these rows."""
+    """The column of ones in the coordinates of these rows."""
     lost_products: Float[Any, "2 2"]
-    """Products of the columns of scores and ones over what the rows leave out."""
+    """Products of the columns of scores and ones outside of the span of the rows."""
     num_lost: Float[Any, ""]
     """The number of told trials minus the number of rows for them."""
     moments: Moments
     best: Float[Any, ""]
 
 
+@final
 class OwnTrials(eqx.Module):
-    """The trials of the task at hand, padded: told (in `scores`) or pending.
+    """The trials of the running task, padded: told (with a score in `scores`) or pending.
 
-    With `compressed`, a row is not a trial: few rows stand for many trials, exactly.
+    With `compressed`, the rows are not trials: few rows represent many trials exactly.
     """
 
     features: Float[Any, "trials features"]
@@ -68,8 +71,9 @@ class OwnTrials(eqx.Module):
     compressed: Compressed | None = None
 
 
+@final
 class Knowledge(eqx.Module):
-    """What past tasks taught."""
+    """What was learned from past tasks: a prior, the support, and the scales of the scores."""
 
     prior: Prior | PriorMixture
     support: Bool[Array, " groups"]
@@ -77,18 +81,21 @@ class Knowledge(eqx.Module):
 
 
 NUM_RANKED = 64
-"""How many candidates a suggestion ranks: those that may be taken if another process was faster."""
+"""Number of candidates that a suggestion ranks. Later ones are used if another process takes the first."""
 
 
+@final
 class Suggestion(eqx.Module):
+    """The candidate to try next, the runners-up, and the prediction at the candidate."""
+
     index: Int[Array, ""]
     ranking: Int[Array, " ranked"]
-    """The best candidates, best first; `index` is the first. What is not available comes last."""
+    """The best candidates, best first; `index` is the first. Unavailable candidates come last."""
     mean: Float[Array, ""]
     std: Float[Array, ""]
-    """Of the score at the suggestion, in the scores' own units."""
+    """Predictive mean and standard deviation of the score at the suggestion, in the units of the scores."""
     weights: Float[Array, " components"]
-    """How much each component of the prior has the say by now; the last is the wide one."""
+    """Posterior weight of each component of the prior; the last component is the wide one."""
 
 
 @eqx.filter_jit
@@ -100,7 +107,7 @@ def learn(
     num_tasks: Int[Array, ""],
     setting: Setting,
 ) -> Knowledge:
-    """What all past tasks teach, learned at once."""
+    """Return what is learned from all past tasks in one batch."""
     history, scales = _history(learner, scaling, noise_std, past, setting)
     state, info = learner.learn(history, num_tasks, setting)
     return Knowledge(learner.prior(state, setting), info.support, scales)
@@ -115,9 +122,9 @@ def summarise(
     support: Bool[Array, " groups"],
     setting: Setting,
 ) -> Prior:
-    """Mean and covariance of the weights over the past tasks, also where the learner's prior has none.
+    """Return mean and covariance of the weights over the past tasks, also if the learner's prior has none.
 
-    `support` is what was selected. No question of a task needs this, so it is not a part of `learn`.
+    `support` is the selected support. Suggestions do not need this result, so it is not a part of `learn`.
     """
     history, _ = _history(learner, scaling, noise_std, past, setting)
     wide = selected_prior(support, setting)
@@ -141,7 +148,7 @@ def _history(
     past: PastTrials,
     setting: Setting,
 ) -> tuple[PastTasks, PastScales]:
-    """The past tasks as rows in units of their own, and the scales of these units."""
+    """Return the past tasks as rows, each task in its own units, and the scales of these units."""
 
     def add(carry, step):
         history, scales = carry
@@ -151,7 +158,7 @@ def _history(
         new = remember(history, place, data, learner.data, setting)
         history = jax.tree.map(lambda a, b: jnp.where(is_task, a, b), new, history)
         known = is_task & (units.scale > 0)
-        # As a logarithm: scores of 1e300 are divided by their size before they come here.
+        # In logarithms, because the scores may have been divided by numbers such as 1e300.
         log_scale = jnp.where(known, jnp.log(jnp.where(known, units.scale, 1)) + log_units, 0)
         scales = PastScales(scales.total + log_scale, scales.num_tasks + known)
         return (history, scales), None
@@ -164,7 +171,7 @@ def _history(
 
 
 def nothing_known(learner: AbstractMetaLearner, scaling: Standardise, setting: Setting) -> Knowledge:
-    """Before the first task."""
+    """Return the knowledge before the first task."""
     prior = learner.prior(learner.init(setting), setting)
     return Knowledge(prior, jnp.ones(setting.num_groups, bool), scaling.init(setting.dtype))
 
@@ -181,7 +188,7 @@ def suggest(
     *,
     key: PRNGKeyArray,
 ) -> Suggestion:
-    """The best of the available candidates to try next. `log_units`: what own scores were divided by."""
+    """Return the available candidate to try next. `log_units`: log of the divisor of the own scores."""
     compressed = trials.compressed
     state = running.start(knowledge.prior, trials.features, policy.noise_std, scaling.num_columns)
 
@@ -207,7 +214,7 @@ def suggest(
     units = scaling.units(scales, moments, state)
     belief = running.in_units(running.at(state, candidates), units)
     scores = policy.scores(belief, key=key)
-    # A score that is NaN or -inf never wins, but what is available still goes before what is not.
+    # Scores of NaN or -inf rank last among the available candidates, but before the unavailable ones.
     scores = jnp.where(scores > -jnp.inf, scores, jnp.finfo(scores.dtype).min)
     scores = jnp.where(available, scores, -jnp.inf)
     _, ranking = jax.lax.top_k(scores, min(NUM_RANKED, scores.shape[0]))
@@ -228,6 +235,6 @@ def _order(num_candidates: int, num_draws: int, available: Any, key: PRNGKeyArra
 
 
 def exploration_order(num_candidates: int, num_draws: int, *, key: PRNGKeyArray) -> Int[Array, " draws"]:
-    """The candidates that forced exploration draws in one task, first to last, as `draw_task` draws them."""
+    """Return the candidates that forced exploration draws in one task, in order, as `draw_task` does."""
     _, _, explore_key, _ = jax.random.split(key, 4)
     return _order(num_candidates, num_draws, None, explore_key)

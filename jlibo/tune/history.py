@@ -1,4 +1,4 @@
-"""The trials of the running task as arrays, updated at a cost proportional to the number of changed trials.
+"""The trials of the running task as arrays, updated at a cost in proportion to the changes. Internal.
 
 A task may have thousands of trials. They are read from the memory once. Afterwards only new trials are read,
 and those that were pending and have finished since. The products of features from which the compressed rows
@@ -20,7 +20,7 @@ from jlibo.tune.space.space import SearchSpace
 
 
 class AbstractHistory(abc.ABC):
-    """The trials of the task at hand, as `jlibo.tune.ask` takes them."""
+    """The trials of the running task, as input of `jlibo.tune.ask`."""
 
     maximise: bool
     _features: AbstractFeatures
@@ -35,9 +35,9 @@ class AbstractHistory(abc.ABC):
         """`arrays.compressed_trials` of these trials."""
 
     def rows(self, *, room: int = 0) -> tuple[OwnRows | OwnTrials, float]:
-        """The trials as the engine takes them, and the logarithm of the unit of their scores.
+        """Return the trials as input of the engine, and the logarithm of the unit of their scores.
 
-        A row each, with `room` for those that are still to come, or compressed if they are many.
+        One row each, padded to `room` (the expected number of trials), or compressed if there are many.
         """
         most = arrays.most_rows(self._features.num_features)
         if len(self.trials) > most:

@@ -1,14 +1,14 @@
-"""From records to knowledge: what a tuner, or an integration, learns from past tasks.
+"""Learning from the records of past tasks, for the tuner and the integrations. Internal.
 
 | here            | what it is                                                                          |
 |-----------------|-------------------------------------------------------------------------------------|
 | `learn_records` | `engine.learn` on the records of tasks and trials, padded                           |
-| `has_changed`   | whether what was learned is out of date                                             |
+| `has_changed`   | whether the learned result is out of date                                           |
 """
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, final
 
 import jax.numpy as jnp
 
@@ -19,11 +19,12 @@ from jlibo.tune.memory.records import TaskRecord, TrialRecord
 from jlibo.tune.model import Model
 
 NEW_SHARE = 0.02
-"""New scores of past tasks, as a share of those learned from, that are not worth learning anew."""
+"""Share of new scores, relative to those learned from, up to which nothing is recomputed."""
 
 
+@final
 class Learned(NamedTuple):
-    """What past tasks taught, and how many of them taught anything."""
+    """What was learned from past tasks, and the number of tasks with at least two scores."""
 
     knowledge: Knowledge
     num_tasks: int
@@ -32,7 +33,7 @@ class Learned(NamedTuple):
 def learn_records(
     model: Model, tasks: Sequence[TaskRecord], trials: Sequence[TrialRecord], *, maximise: bool
 ) -> Learned:
-    """What the tasks teach."""
+    """Return what is learned from the tasks."""
     past = arrays.past_trials(model.space, model.features, tasks, trials, maximise=maximise)
     if past is None:
         setting = model.setting(1, arrays.LEAST_TRIALS)
@@ -52,7 +53,10 @@ def summarise_records(
     *,
     maximise: bool,
 ) -> Prior | None:
-    """Mean and covariance of the weights over the tasks, with the support learned; None if none teaches."""
+    """Return mean and covariance of the weights over the tasks, on the learned support.
+
+    None if no task has two scores.
+    """
     past = arrays.past_trials(model.space, model.features, tasks, trials, maximise=maximise)
     if past is None:
         return None
@@ -64,10 +68,11 @@ def summarise_records(
 
 
 def has_changed(learned: Mapping[int, int], now: Mapping[int, int]) -> bool:
-    """Whether tasks with so many scores, by id, should be learned from anew.
+    """Return whether to learn again, given the number of scores by task id `learned` from and `now`.
 
-    They should if another set of tasks teaches, or if there are more than `NEW_SHARE` new scores. Learning
-    costs the same for one new score as for many, and one among thousands changes next to nothing.
+    True if the set of tasks with at least two scores changed, or if the share of new scores exceeds
+    `NEW_SHARE`. Learning costs the same for one new score as for many, and one among thousands hardly changes
+    the result.
     """
     teaching, still = ({task for task, count in counts.items() if count >= 2} for counts in (learned, now))
     num_new = sum(now[task] for task in still) - sum(learned[task] for task in teaching)
@@ -75,5 +80,5 @@ def has_changed(learned: Mapping[int, int], now: Mapping[int, int]) -> bool:
 
 
 def score_counts(trials: Iterable[TrialRecord]) -> dict[int, int]:
-    """How many scores each task has, by id."""
+    """Return the number of scores by task id."""
     return dict(Counter(trial.task_id for trial in trials if trial.state == "complete"))

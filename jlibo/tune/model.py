@@ -1,13 +1,13 @@
-"""The model of a search space: all that a space and a mode decide, for the tuner and for the integrations.
+"""The model of a search space: what a space and a mode determine, for tuner and integrations. Internal.
 
 | field               | what it is                                                                      |
 |---------------------|---------------------------------------------------------------------------------|
 | `features`, `names` | the dictionary of base kernels, and the names of its groups                     |
-| `points`, `configs` | what may be chosen from, where that is a list and not a box                     |
-| `learner`, `policy` | how past tasks become a prior, and how a posterior becomes a choice             |
+| `points`, `configs` | the candidates, if they are a list and not a box                                |
+| `learner`, `policy` | maps past tasks to a prior; maps a posterior to scores of candidates            |
 | `scaling`           | the units of the scores                                                         |
 
-Any meta-learner and any policy that `jlibo.run_lifelong` takes will do; a mode names one of each.
+Any meta-learner and any policy that `jlibo.run_lifelong` accepts can be used; a mode names one of each.
 """
 
 import dataclasses
@@ -39,31 +39,31 @@ SMALLER: tuple[dict[str, Any], ...] = (
     {"interactions": False},
     {"interactions": False, "num_basis": 3},
 )
-"""Sizes of the dictionary, largest first; by default the first with at most `MANY_FEATURES` is used."""
+"""Sizes of the dictionary, largest first; the default is the first with at most `MANY_FEATURES` features."""
 CHECKED_TASKS, CHECKED_BUDGET = 128, 50
-"""A learner's schedule of exploration is checked for so many tasks of so many trials."""
+"""Numbers of tasks and of trials per task for which a learner's exploration schedule is checked."""
 
 
 @final
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Model:
-    """All that a space and a mode decide. Made by `make_model`."""
+    """What a space and a mode determine. Created by `make_model`."""
 
     space: SearchSpace
     features: SpaceFeatures
     """Without the names and ranges of the space, so that spaces of one shape share compiled programs."""
     names: tuple[str, ...]
-    """Of the groups of the features."""
+    """Names of the groups of the features."""
     points: Float64[np.ndarray, "configs dim"] | None
-    """All unit points that may be chosen, if they are a list; None: any point of the unit box."""
+    """The candidates as unit points, if they are a list; None for any point of the unit box."""
     configs: tuple[dict[str, Value], ...] | None
-    """The configurations at `points`, where they were given: a unit point alone is exact to round-off."""
+    """The configurations at `points` if the user gave them, since unit points are exact only to round-off."""
     learner: AbstractMetaLearner
     policy: AbstractPolicy
     scaling: Standardise
 
     def setting(self, num_tasks: int, num_trials: int) -> Setting:
-        """The sizes of a history of `num_tasks` tasks with at most `num_trials` trials each."""
+        """Return the sizes of a history of `num_tasks` tasks with at most `num_trials` trials each."""
         return _setting(self.features, num_tasks, num_trials, num_trials)
 
 
@@ -76,15 +76,17 @@ def make_model(
     candidates: Iterable[Mapping[str, Any]] | None = None,
     sizes: Mapping[str, Any] | None = None,
 ) -> Model:
-    """The model on `space`.
+    """Return the model on `space`.
 
     **Arguments:**
 
+    - `space`: the search space.
     - `mode`: "adaptive" or "paper", see `jlibo.tune.modes`.
     - `learner`, `policy`: used instead of those of the mode.
-    - `candidates`: the only configurations that may be chosen. Without, all of a small finite space, or the
-      whole box.
-    - `sizes`: of the dictionary, see `jlibo.tune.space_features`; None: the largest of those that are quick.
+    - `candidates`: the configurations to choose from. With None, all of a small finite space, or the whole
+      box.
+    - `sizes`: the sizes of the dictionary, see `jlibo.tune.space_features`; None for the largest of `SMALLER`
+      with at most `MANY_FEATURES` features.
     """
     is_own = learner is not None or policy is not None
     mode_learner, mode_policy = modes.make_learner(mode), modes.make_policy(mode)
@@ -97,21 +99,21 @@ def make_model(
     if candidates is not None:
         configs, points = _listed(space, candidates)
     return Model(
-        space,
-        without_names(features),
-        features.names,
-        points,
-        configs,
-        learner,
-        policy,
-        modes.make_scaling(),
+        space=space,
+        features=without_names(features),
+        names=features.names,
+        points=points,
+        configs=configs,
+        learner=learner,
+        policy=policy,
+        scaling=modes.make_scaling(),
     )
 
 
 def without_names(features: SpaceFeatures) -> SpaceFeatures:
-    """The same features of a space without its names and ranges, as they depend on unit points alone.
+    """Return the same features without the names and ranges of the space.
 
-    So all spaces of one shape share a compiled program.
+    Features depend only on unit points, so that all spaces of one shape share a compiled program.
     """
     kinds = [
         Categorical(range(one.num_values)) if isinstance(one, Categorical) else Float(0, 1)
@@ -147,7 +149,7 @@ def _listed(
 
 
 def _check_parts(learner: Any, policy: Any, features: SpaceFeatures) -> None:
-    """Refuse a learner or a policy that cannot be used with these features."""
+    """Raise an error if the learner or the policy cannot be used with these features."""
     for name, part, kind, example in (
         ("learner", learner, AbstractMetaLearner, "jlibo.MetaKGL(lam=0.1, omega=0.1)"),
         ("policy", policy, AbstractPolicy, "jlibo.GPUCB(nu=2.0, noise_std=0.1)"),
@@ -157,7 +159,7 @@ def _check_parts(learner: Any, policy: Any, features: SpaceFeatures) -> None:
     most = int(learner.exploration.counts(CHECKED_TASKS, CHECKED_BUDGET).max())
     setting = _setting(features, 1, CHECKED_BUDGET, most)
     check_run_noise(policy.noise_std, learner, setting)
-    # Traced without computing. A learner of exploration data refuses a schedule without exploration here.
+    # Traced without computation. A learner of exploration data rejects a schedule without exploration here.
     prior = eqx.filter_eval_shape(lambda: learner.prior(learner.init(setting), setting))
     size = (prior if isinstance(prior, Prior) else prior.components).mean.shape[-1]
     if size != features.num_features:

@@ -1,11 +1,11 @@
-"""What the tuner's two modes are made of; the simulator takes the same parts.
+"""The meta-learner, policy and scaling of the tuner's two modes; the simulator accepts the same. Internal.
 
 | mode       | meta-learner                                            | policy                        |
 |------------|---------------------------------------------------------|-------------------------------|
 | `adaptive` | support, then mean and covariance learned from the past | log expected improvement      |
 | `paper`    | support, mean zero, equal weights; forced exploration   | GP-UCB                        |
 
-Scores are standardised by each task's own data in both.
+Both modes standardise the scores of each task by its own data.
 """
 
 import jax.numpy as jnp
@@ -17,12 +17,12 @@ from jlibo.policies import GPUCB, AbstractPolicy, LogExpectedImprovement
 
 MODES = ("adaptive", "paper")
 NOISE_STD = 0.1
-"""Noise of a score to begin with, as a share of the scores' own spread."""
+"""Initial standard deviation of the noise, relative to the spread of the scores."""
 PAPER_NU = 2.0
 
 
 def make_learner(mode: str) -> AdaptiveMetaKGL | SelfTunedMetaKGL:
-    """The meta-learner of a mode."""
+    """Return the meta-learner of a mode."""
     if mode == "adaptive":
         return AdaptiveMetaKGL()
     if mode == "paper":
@@ -31,7 +31,7 @@ def make_learner(mode: str) -> AdaptiveMetaKGL | SelfTunedMetaKGL:
 
 
 def make_policy(mode: str) -> AbstractPolicy:
-    """The policy of a mode."""
+    """Return the policy of a mode."""
     if mode == "adaptive":
         return LogExpectedImprovement(jnp.asarray(NOISE_STD))
     if mode == "paper":
@@ -40,5 +40,5 @@ def make_policy(mode: str) -> AbstractPolicy:
 
 
 def make_scaling() -> Standardise:
-    """The units of the scores."""
+    """Return the scaling of the scores."""
     return Standardise()

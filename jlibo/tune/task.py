@@ -1,11 +1,12 @@
-"""One task of a tuner: ask for a trial, tell its score, until the budget is spent.
+"""A task of a tuner: `ask` returns the next trial, `tell` stores its score.
 
-A trial is in the memory as pending before `ask` returns it, and its score before `tell` returns. If the
-process ends in between, the next process that asks is offered the pending trials again first.
+A trial is stored as pending before `ask` returns it, and its score before `tell` returns. If the process
+ends in between, `ask` returns the pending trials again, before any new one.
 
-A configuration is chosen from the trials seen, and reserved in the transaction that adds its trial. If
-another process has taken it in the meantime, the next best one that is free is reserved. So threads and
-processes that share a task never try a configuration twice as long as there are others.
+A configuration is chosen given the trials that were read, and reserved in the transaction that adds its
+trial. If another process has added the same configuration meanwhile, the next free one of the ranking is
+reserved. Threads and processes that share a task therefore try a configuration twice only if no other is
+left.
 """
 
 import dataclasses
@@ -29,32 +30,60 @@ if TYPE_CHECKING:
     from jlibo.tune.tuner import Tuner
 
 MAX_RACES = 20
-"""How often a suggestion is made anew because another process added a trial in the meantime. Then the best of
-its ranking that is still free is taken, without a look at the new trials."""
+"""How often a suggestion is recomputed because other processes added trials meanwhile. After that, the best
+configuration of the ranking that is still free is used, without conditioning on the new trials."""
 
 
 class UntoldTrialsWarning(UserWarning):
-    """A loop over a task ended, but some of its trials were never told a score."""
+    """A loop over a task ended while some of its trials had no score."""
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """A configuration to evaluate."""
+    """A configuration to evaluate; returned by `TunerTask.ask`.
+
+    ```python
+    import jlibo
+
+    task = jlibo.Tuner(jlibo.SearchSpace(x=jlibo.Float(0, 1))).task("first", budget=5)
+    trial = task.ask()
+    assert trial.number == 0 and 0 <= trial.params["x"] <= 1
+    ```
+    """
 
     id: int
+    """Id of the trial in the memory."""
     number: int
+    """Position in the task, from 0."""
     params: dict[str, Any]
+    """Value of each parameter, by name."""
     score: float | None = None
+    """Score of a finished trial; None while the trial is pending, or if it failed."""
     explored: bool = False
-    """Whether it is a step of forced exploration, not the policy's choice."""
+    """Whether the trial is a step of forced exploration and not a choice of the policy."""
 
 
 @final
 class TunerTask:
-    """Made by `Tuner.task`; iterate over it, or `ask` and `tell`. Threads may share it.
+    """A task of a tuner, created by `Tuner.task`: iterate over its trials, or call `ask` and `tell`.
 
-    Used in `with`, it releases its pending trials at the end, so that they are offered again.
+    Threads may share a task. As a context manager, it releases its pending trials at the end, so that `ask`
+    returns them again later.
+
+    - `name`: the name of the task.
+    - `budget`: the number of trials after which iteration ends.
+
+    ```python
+    import jlibo
+
+    tuner = jlibo.Tuner(jlibo.SearchSpace(x=jlibo.Float(0, 1)))
+    with tuner.task("parabola", budget=5) as task:
+        for trial in task:
+            task.tell(trial, -((trial.params["x"] - 0.3) ** 2))
+    assert len(task.trials) == 5
+    print(task.best.params)
+    ```
     """
 
     def __init__(self, tuner: "Tuner", record: TaskRecord, budget: int):
@@ -83,10 +112,10 @@ class TunerTask:
         return f"TunerTask({self.name!r}, {done} of {self.budget} trials done, {words})"
 
     def __iter__(self) -> Iterator[Trial]:
-        """Trials one by one, those left over first, until the budget is spent.
+        """Iterate over trials until the budget is spent, starting with those that were left pending.
 
-        Pending trials count. If any trial of this loop has no score at its end, an `UntoldTrialsWarning` says
-        so.
+        Pending trials count towards the budget. Warns with `UntoldTrialsWarning` if any trial of this loop
+        has no score when the loop ends.
         """
         check_process("iterating over a task")
         given = set()
@@ -104,10 +133,23 @@ class TunerTask:
             )
 
     def ask(self, n: int | None = None) -> Any:
-        """The next trial; with `n`, a list of `n` that differ, to be evaluated side by side.
+        """Return the next trial, or a list of `n` different trials to be evaluated in parallel.
 
-        Trials left pending by a process that is gone come first. The budget does not limit who asks. Where
-        all that there is has been tried, what did not fail is offered again.
+        Trials that an ended process left pending come first. The budget does not limit the number of calls.
+        Once every configuration has been tried, those that did not fail are returned again.
+
+        **Arguments:**
+
+        - `n`: the number of trials; None for a single one.
+
+        **Returns:**
+
+        A `Trial`, or a list of `n` trials if `n` is given.
+
+        **Raises:**
+
+        - `ValueError`: `n` is not a positive whole number.
+        - `ForkedProcessError`: jax was used in a parent process before the fork.
         """
         check_process("ask")
         if n is None:
@@ -116,21 +158,31 @@ class TunerTask:
         return [self._claim() or self._suggest() for _ in range(n)]
 
     def tell(self, trial: Trial, score: float) -> None:
-        """The score of a trial, on disk when this returns. NaN, infinite or None: the trial failed.
+        """Store the score of a trial. It is on the disk when this returns.
 
-        Telling the same again is fine; telling anything else of a finished trial is a `TrialStateError`.
+        Telling the same score again has no effect.
+
+        **Arguments:**
+
+        - `trial`: a trial of this task.
+        - `score`: its score; None, NaN or infinite if the trial failed.
+
+        **Raises:**
+
+        - `TrialStateError`: the trial has finished with another result.
+        - `ValueError`: `trial` is not a trial of this task, or `score` is not a number.
         """
         self._check(trial)
         self._tuner.memory.tell(trial.id, score)
 
     def fail(self, trial: Trial) -> None:
-        """The trial gave no score. It is remembered and avoided; the model never sees it."""
+        """Mark a trial as failed. It is stored and not repeated, but the model is not conditioned on it."""
         self._check(trial)
         self._tuner.memory.fail(trial.id)
 
     @property
     def trials(self) -> list[Trial]:
-        """All finished trials, in order; a failed one has no score."""
+        """All finished trials by number; the score of a failed one is None."""
         records = self._tuner.memory.trials(self._record.id)
         return [_as_trial(record) for record in records if record.state != "pending"]
 
@@ -141,10 +193,10 @@ class TunerTask:
         sign = 1 if self._tuner.maximise else -1
         return max(scored, key=lambda trial: sign * (trial.score or 0.0), default=None)
 
-    # --- how a trial comes about ----------------------------------------------------------------------------
+    # --- choosing a trial -----------------------------------------------------------------------------------
 
     def _suggest(self, most: int | None = None) -> Trial | None:
-        """A new trial, in the memory when this returns; None if there are `most` already."""
+        """Add a new trial to the memory and return it; None if the task has `most` trials already."""
         with self._lock:
             for race in itertools.count():
                 history = self._trials()
@@ -158,13 +210,13 @@ class TunerTask:
                     owner=self._owner,
                     expected_count=len(history) if race < MAX_RACES else None,
                     most=most,
-                    # Where all there is was tried, another process may try the same again.
+                    # Once every configuration was tried, two processes may repeat the same one.
                     after=None if chosen.is_repeat else history.last_id,
                     others=chosen.others,
                 )
                 if record is not None:
                     return self._own(record)
-        raise AssertionError("the numbers do not end")
+        raise AssertionError("unreachable")
 
     def _next_config(self, history: TaskHistory) -> NextConfig:
         return next_config(
@@ -177,7 +229,7 @@ class TunerTask:
         )
 
     def _claim(self) -> Trial | None:
-        """A pending trial that nobody works on, if there is one."""
+        """Claim a pending trial whose owner has ended or released it; None if there is none."""
         with self._lock:
             pending = sorted(self._trials().pending_ids)
         if not pending:
@@ -187,12 +239,12 @@ class TunerTask:
         return None if record is None else self._own(record)
 
     def _own(self, record: TrialRecord) -> Trial:
-        """The trial, which `tell` will know as one of this task without asking the file."""
+        """Return the trial, and note its id so that `tell` need not look it up in the file."""
         self._own_ids.add(record.id)
         return _as_trial(record)
 
     def _policy_key(self, number: int) -> jax.Array:
-        """The policy's key for trial `number`; drawn for the whole task at once."""
+        """Return the policy's key for trial `number`; the keys of a task are split once."""
         if self._policy_keys is None or number >= len(self._policy_keys):
             key = self._candidates.key
             keys = jax.random.split(jax.random.split(key, 4)[3], max(self.budget, 2 * number))
@@ -208,9 +260,9 @@ class TunerTask:
             fail("trial", "a Trial that `ask` returned", f"{trial!r} ({type(trial).__name__})")
         if trial.id in self._own_ids:
             return
-        # It may have come from another object of this task.
+        # The trial may come from another `TunerTask` of the same task.
         if self._tuner.memory.trial(trial.id).task_id != self._record.id:
-            fail("trial", f"a trial of the task {self.name!r}", f"trial {trial.number} of another one")
+            fail("trial", f"a trial of the task {self.name!r}", f"trial {trial.number} of another task")
 
 
 def _as_trial(record: TrialRecord) -> Trial:

@@ -1,4 +1,4 @@
-"""The tuner: the same model, one data set after another, each needing fewer trials than the last.
+"""The tuner: Bayesian optimisation of one search space on a sequence of tasks, each learning from the past.
 
     tuner = jlibo.Tuner(space, memory="glmnet.db")
     with tuner.task("credit-g", budget=50) as task:
@@ -9,11 +9,11 @@
 |-------------|----------------------------------------------------------------------------------------|
 | a task      | task s, a bandit problem over the search space                                         |
 | a trial     | one step: an action and, once told, its reward                                         |
-| importance  | how much of the functions lies in each base kernel selected                            |
+| importance  | the share of the functions' variance in each selected base kernel                      |
 
-Everything that happens is in the memory, and nothing else is: a tuner that is opened again, or another one in
-another process, knows the same. Trials added from elsewhere (`add_task`) teach like the others; but no forced
-exploration was among them, so the paper's guarantee does not cover what is learned from them.
+All state of a tuner is in the memory, so a tuner that is opened again, or in another process, continues from
+the same state. Tasks from elsewhere (`add_task`) are learned from like all others. They contain no forced
+exploration, so the paper's guarantee does not cover what is learned from them.
 """
 
 import dataclasses
@@ -38,15 +38,15 @@ from jlibo.tune.task import TunerTask
 
 DEFAULT_BUDGET = 50
 MOST_LEARNED = 4
-"""What was learned is kept for so many tasks at hand, each of which learns from all but itself."""
+"""Number of tasks for which `knowledge` is cached; each task learns from all tasks but itself."""
 
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Learned:
-    """What was learned from tasks with so many scores each, in the state `revision` of the memory.
+    """Cached result of learning: `counts` are the scores by task id that it was learned from.
 
-    It was found good enough until the state `checked`.
+    It was computed at `revision` of the memory and is known to be recent enough up to revision `checked`.
     """
 
     revision: int
@@ -57,20 +57,45 @@ class _Learned:
 
 @final
 class Tuner:
-    """Tunes over `space`, and remembers in `memory` (a file; None: only as long as the tuner lives).
+    """Tunes a search space on one task after another and learns from all past tasks.
+
+    A tuner is a context manager that closes the memory. Threads may share it.
 
     **Arguments:**
 
-    - `maximise`: whether a higher score is better. A `Memory` that is handed in open knows it already.
-    - `mode`: "adaptive" (past tasks teach which parameters matter and where good configurations lie) or
-      "paper" (which matter alone, with forced exploration: LiBO as published).
-    - `learner`, `policy`: any meta-learner and any policy of the library, or of your own, instead of those of
-      the mode: `Tuner(space, learner=jlibo.MetaKGL(0.1, 0.1), policy=jlibo.GPTS(0.1))`. They see each task's
-      scores standardised.
-    - `candidates`: the only configurations that may be asked for, if there is such a list. Trials have their
-      values exactly as given.
-    - `seed`: of all that is random.
-    - `sizes`: of the feature dictionary, such as `dict(num_basis=8)`; see `space_features`.
+    - `space`: the search space of all tasks.
+    - `memory`: the path of the memory file, or an open `Memory`. With None, the memory is in RAM and ends
+      with the tuner.
+    - `maximise`: whether a higher score is better. None stands for True, or for the direction of an open
+      `Memory`.
+    - `mode`: "adaptive" learns from past tasks which parameters matter and where good configurations lie.
+      "paper" learns only which parameters matter, with forced exploration: LiBO as published.
+    - `learner`, `policy`: any meta-learner and any policy, used instead of those of the mode:
+      `Tuner(space, learner=jlibo.MetaKGL(0.1, 0.1), policy=jlibo.GPTS(0.1))`. They get the standardised
+      scores of each task.
+    - `candidates`: the configurations to choose from, if they are a list. Trials have exactly these values.
+    - `seed`: the seed of all random draws.
+    - `sizes`: the sizes of the feature dictionary, such as `dict(num_basis=8)`; see `space_features`.
+
+    **Raises:**
+
+    - `MemoryMismatch`: the file has another space or direction.
+    - `MemoryFileError`: the file is not a memory, is damaged or cannot be written.
+    - `ForkedProcessError`: jax was used in a parent process before the fork.
+    - `ValueError`: an argument is invalid.
+
+    ```python
+    import jlibo
+
+    space = jlibo.SearchSpace(alpha=jlibo.Float(0, 1), depth=jlibo.Int(1, 8))
+    with jlibo.Tuner(space, seed=0) as tuner:
+        for name, best_alpha in [("first", 0.4), ("second", 0.5)]:
+            task = tuner.task(name, budget=6)
+            for trial in task:
+                task.tell(trial, -((trial.params["alpha"] - best_alpha) ** 2))
+            print(name, task.best.params)
+        print(tuner.importance())
+    ```
     """
 
     def __init__(
@@ -106,7 +131,7 @@ class Tuner:
                 fail("memory", "one of this search space and direction", "; ".join(differences))
             self.memory = memory
         else:
-            # True, also where a memory says otherwise: who forgets the direction should hear of it.
+            # None means True also for an existing file: a memory that minimises then raises an error.
             self.memory = Memory.open(memory, space=space, maximise=maximise is not False)
         self.maximise = self.memory.maximise
         self._lock = threading.RLock()
@@ -125,16 +150,28 @@ class Tuner:
         self.close()
 
     def close(self) -> None:
-        """Close the memory, unless it was handed in open."""
+        """Close the memory, unless it was passed as an open `Memory`."""
         if self._own_memory:
             self.memory.close()
 
     # --- tasks ----------------------------------------------------------------------------------------------
 
     def task(self, name: str, budget: int | None = None) -> TunerTask:
-        """The task called `name`: a new one, or one to go on with, its pending trials included.
+        """Return the task called `name`: a new one, or an existing one to resume with its pending trials.
 
-        `budget` is how many trials it may take in all; it may be changed when the task is taken up again.
+        **Arguments:**
+
+        - `name`: the name of the task, not empty, at most 4096 characters.
+        - `budget`: the number of trials in total; replaces the stored one. With None, a stored budget is kept
+          and a task without one gets 50.
+
+        **Returns:**
+
+        A `TunerTask`.
+
+        **Raises:**
+
+        - `ValueError`: `name` or `budget` is invalid.
         """
         if budget is not None:
             check_count("budget", budget)
@@ -144,15 +181,26 @@ class Tuner:
     def add_task(
         self, name: str, configs: Sequence[Mapping[str, Any]], scores: Sequence[float | None]
     ) -> None:
-        """Remember a task that was done elsewhere. A score of None or NaN is a failed trial.
+        """Add a finished task from elsewhere to the memory.
 
-        Nothing in it was forced exploration: the paper's guarantee does not cover what it teaches.
+        It contains no forced exploration, so the paper's guarantee does not cover what is learned from it.
+
+        **Arguments:**
+
+        - `name`: the name of the task; must be new.
+        - `configs`: the configurations that were evaluated.
+        - `scores`: the score of each; None or NaN for a failed trial.
+
+        **Raises:**
+
+        - `ValueError`: the name is taken, the lengths differ, a configuration is not in the space, or a score
+          is not a number. Nothing is added.
         """
         if len(configs) != len(scores):
             fail("scores", f"one for each of the {len(configs)} configs", f"{len(scores)}")
         if any(task.name == name for task in self.memory.tasks()):
             fail("name", "the name of a task that is not in the memory yet", repr(name))
-        # Checked before the task is made: what is refused should leave no empty task behind.
+        # Validate before the task is created, so that an error leaves no empty task behind.
         pairs = [
             (self.space.validate(params), finite_score(score))
             for params, score in zip(configs, scores, strict=True)
@@ -160,19 +208,21 @@ class Tuner:
         record = self.memory.task(name, source="added")
         self.memory.add_finished(record.id, pairs)
 
-    # --- what was learned -----------------------------------------------------------------------------------
+    # --- results --------------------------------------------------------------------------------------------
 
     def importance(self) -> dict[str, float]:
-        """How much of the scores' variation each parameter, and each pair, accounts for over all tasks.
+        """Return the share of the scores' variance that each parameter, and each pair, accounts for.
 
-        Shares that sum to one, the largest first. What was not selected has a share of zero. Empty before
-        the first task with two scores.
+        **Returns:**
+
+        Shares over all tasks by name, which sum to one, the largest first. Parameters and pairs that were not
+        selected have a share of zero. Empty before the first task with two scores.
         """
         knowledge, num_tasks = self.knowledge(at_once=True)
         if num_tasks == 0:
             return {}
         summary = summarise_records(self.model, *self.memory.snapshot(), knowledge, maximise=self.maximise)
-        if summary is None:  # all tasks were deleted in the meantime
+        if summary is None:  # all tasks were deleted meanwhile
             return {}
         features = self.model.features
         points = self.space.sample_unit(1024, rng=np.random.default_rng(0))
@@ -182,7 +232,7 @@ class Tuner:
         group_of = np.asarray(features.groups)
         selected = np.asarray(knowledge.support)
         if selected.sum() == len(features.free_groups):
-            selected = np.ones_like(selected)  # none stood out: then all are in use, see `MetaInfo.fell_back`
+            selected = np.ones_like(selected)  # empty support: all are used, see `MetaInfo.fell_back`
         shares = {}
         for group, name in enumerate(self.model.names):
             if group in features.free_groups:
@@ -196,13 +246,16 @@ class Tuner:
         return {name: share / total for name, share in ranked}
 
     def plot_importance(self, ax: Any = None) -> Any:
-        """`importance` as bars."""
+        """Plot `importance` as bars on `ax` (new axes if None) and return the axes."""
         from jlibo.plot.tuning import plot_importance
 
         return plot_importance(self.importance(), ax)
 
     def plot_progress(self, ax: Any = None) -> Any:
-        """The best score so far against the number of trials, a line for each task, pale to dark."""
+        """Plot the best score so far against the number of trials, one line per task, pale to dark.
+
+        Draws on `ax` (new axes if None) and returns the axes.
+        """
         from jlibo.plot.tuning import plot_progress
 
         tasks, trials = self.memory.snapshot()
@@ -213,15 +266,24 @@ class Tuner:
         return plot_progress(by_task, ax, maximise=self.maximise)
 
     def knowledge(self, excluding: int | None = None, *, at_once: bool = False) -> Learned:
-        """What all tasks but `excluding` teach, and how many they are.
+        """Return what is learned from all tasks but `excluding`, and their number.
 
-        It is learned anew when they change: when another task teaches, or with enough new scores (see
-        `learning.has_changed`). With `at_once`, every new score counts. Threads may call it at once.
+        The result is cached. It is recomputed when the set of tasks with at least two scores changes, or
+        after enough new scores (see `learning.has_changed`). Threads may call this concurrently.
+
+        **Arguments:**
+
+        - `excluding`: the id of a task that is not learned from.
+        - `at_once`: whether any new score triggers the computation.
+
+        **Returns:**
+
+        A `Learned` with the fields `knowledge` and `num_tasks`.
         """
         check_process("ask or importance")
         with self._lock:
             held = self._learned.get(excluding)
-            # Read before the trials: what changes in between is learned from twice, and not lost.
+            # Read before the trials: a change in between causes a second computation, but is not missed.
             revision = self.memory.revision(excluding=excluding)
             if held is None or (at_once and held.revision != revision):
                 held = self._learn(revision, excluding)
@@ -229,7 +291,7 @@ class Tuner:
                 if has_changed(held.counts, self.memory.score_counts(excluding=excluding)):
                     held = self._learn(revision, excluding)
                 held = dataclasses.replace(held, checked=revision)
-            self._learned.pop(excluding, None)  # to the end: the first was not used for longest
+            self._learned.pop(excluding, None)  # reinserted at the end: the first is the least recently used
             while len(self._learned) >= MOST_LEARNED:
                 self._learned.pop(next(iter(self._learned)))
             self._learned[excluding] = held

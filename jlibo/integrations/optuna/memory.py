@@ -1,8 +1,8 @@
-"""The sampler's link to a jlibo memory file: it learns from the tasks in it, and adds the study as one.
+"""Access of the sampler to a memory: it learns from its tasks and adds the study as a task. Internal.
 
-So `jlibo.Tuner` and Optuna share what they learn. A study is written under its name from its second score
-on, each trial under its number. If the memory has a task of that name already that is not this study (an
-earlier run, or a tuner's task), the study is written as "name (2)", and the other one teaches.
+`jlibo.Tuner` and Optuna can thus share one memory. A study is written under its name from its second score
+on, each trial under its number. If the memory already has a task of that name that is not this study (an
+earlier run, or a task of a tuner), the study is written as "name (2)" and learns from the other one.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from jlibo.tune.space.space import SearchSpace
 
 @final
 class MemoryLink:
-    """A memory by its path or open. One that is only a path is opened when it is first needed."""
+    """A memory, given as a path or open. A path is opened on first use."""
 
     def __init__(self, memory: str | os.PathLike | Memory):
         self._memory = memory if isinstance(memory, Memory) else None
@@ -30,17 +30,17 @@ class MemoryLink:
     def __getstate__(self) -> dict[str, Any]:
         if self.path is None:
             raise TypeError("a LiBOSampler with a memory in RAM cannot be pickled; give the memory a path.")
-        # An open database does not travel: whoever gets this opens the file again.
+        # A database connection cannot be pickled. The unpickled object opens the file again.
         return {**self.__dict__, "_memory": None, "_is_ours": True}
 
     def close(self) -> None:
-        """Close the memory if it was opened here."""
+        """Close the memory if it was opened by this object."""
         if self._memory is not None and self._is_ours:
             self._memory.close()
             self._memory = None
 
     def open(self) -> Memory | None:
-        """The memory; None as long as there is no file, or an empty one."""
+        """Return the memory; None while the file is missing or empty."""
         if self._memory is None and self.path is not None:
             with contextlib.suppress(FileNotFoundError):
                 if os.path.getsize(self.path) > 0:
@@ -48,7 +48,7 @@ class MemoryLink:
         return self._memory
 
     def check_direction(self, *, maximise: bool) -> None:
-        """A memory of the other direction is an error: its scores cannot be set beside the study's."""
+        """Raise `MemoryMismatch` if the memory has the other direction: its scores are not comparable."""
         memory = self.open()
         if memory is not None and memory.maximise != maximise:
             words = {True: "maximises", False: "minimises"}
@@ -58,12 +58,12 @@ class MemoryLink:
             )
 
     def revision(self, own: int | None) -> int:
-        """A number that changes when the tasks but `own` do."""
+        """Return a number that changes when the trials of any task but `own` change."""
         memory = self.open()
         return -1 if memory is None else memory.revision(excluding=own)
 
     def past(self, own: int | None) -> tuple[list[TaskRecord], list[TrialRecord]]:
-        """All tasks but `own` and their trials, with scores that are better when higher."""
+        """Return all tasks but `own` and all trials, with scores signed so that higher is better."""
         memory = self.open()
         if memory is None:
             return [], []
@@ -76,7 +76,7 @@ class MemoryLink:
         return [task for task in tasks if task.id != own], trials
 
     def held(self) -> dict[str, tuple[TaskRecord, list[TrialRecord]]]:
-        """All tasks by name, with their trials; read it *before* the study's own trials: see `own_task`."""
+        """Return all tasks by name, with their trials. Call this before reading the study: see `own_task`."""
         memory = self.open()
         if memory is None:
             return {}
@@ -87,9 +87,9 @@ class MemoryLink:
         return {task.name: (task, by_id[task.id]) for task in tasks}
 
     def write(self, name: str, space: SearchSpace, new: Sequence[TrialRecord], *, maximise: bool) -> None:
-        """Add finished trials to the task `name`, those that are not there yet.
+        """Add those finished trials to the task `name` that it does not have yet.
 
-        Scores come better when higher, and are written as the study has them.
+        In `new`, higher scores are better; they are written with the sign of the study's values.
         """
         memory = self.open()
         if memory is None:
@@ -114,10 +114,12 @@ def own_task(
     held: Mapping[str, tuple[TaskRecord, list[TrialRecord]]],
     params: Mapping[int, Mapping[str, Any]],
 ) -> tuple[str, int | None]:
-    """The name of a study's task in the memory, and its id if it is there.
+    """Return the name of a study's task in the memory, and its id; None if the task does not exist yet.
 
-    It is the study's if all its trials are: the same numbers with the same parameters. `params`, the study's
-    by number, must have been read after `held`, or another worker's new trial would seem to be a stranger.
+    A task belongs to the study if the study has all its trials: the same numbers with the same parameters.
+    `params` are the parameters of the study's trials by number. They must be read after `held`. Otherwise a
+    trial that another worker adds in between is missing from `params`, and the task is taken for a different
+    one.
     """
     for attempt in itertools.count(1):
         title = name if attempt == 1 else f"{name} ({attempt})"
@@ -127,4 +129,4 @@ def own_task(
         is_same = all(params.get(trial.number) == trial.params for trial in trials)
         if task.source == "added" and is_same:
             return title, task.id
-    raise AssertionError("the numbers do not end")
+    raise AssertionError("unreachable")

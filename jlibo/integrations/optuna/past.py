@@ -1,17 +1,13 @@
-"""Where the sampler's past tasks come from: nowhere, finished studies, or a memory.
+"""Sources of the sampler's past tasks: none, finished studies, or a memory. Internal.
 
-| question          | answer                                                                        |
-|-------------------|-------------------------------------------------------------------------------|
-| `renew`           | forget what was read: a study begins                                          |
-| `check_direction` | an error if the past cannot be set beside the study                           |
-| `spaces`          | the search space of every past task, oldest first                             |
-| `stamp`           | a pair: whose past it is, and what changes when this past does                |
-| `read`            | the past tasks in a space and their trials, and what is wrong with the others |
-| `add`             | a trial has finished; what is wrong if it cannot be kept. `explored`: the     |
-|                   | numbers of the study's trials that were forced exploration                    |
+| class         | past tasks                                                                    |
+|---------------|-------------------------------------------------------------------------------|
+| `NoPast`      | none                                                                          |
+| `StudiesPast` | Optuna studies, given as objects, by name, or all studies of a storage        |
+| `MemoryPast`  | the tasks of a jlibo memory; the running study is added to it                 |
 
-Studies are read once for each study at hand, not at every trial: other studies that are still under way
-teach what they had by then.
+Past studies are read once per running study and not at every trial. A past study that is still running
+contributes the trials that it had at that time.
 """
 
 import abc
@@ -37,22 +33,27 @@ Read = tuple[Sequence[TaskRecord], Sequence[TrialRecord], str | None]
 
 
 class AbstractPast(abc.ABC):
-    """Past tasks. Scores are better when higher."""
+    """Source of past tasks. Scores are signed so that higher is better."""
 
     @abc.abstractmethod
-    def renew(self, study: Study) -> None: ...
+    def renew(self, study: Study) -> None:
+        """Discard what was read for `study`, because it starts."""
 
     @abc.abstractmethod
-    def check_direction(self, *, maximise: bool) -> None: ...
+    def check_direction(self, *, maximise: bool) -> None:
+        """Raise an error if the past scores are not comparable with a study of this direction."""
 
     @abc.abstractmethod
-    def spaces(self, study: Study) -> list[SearchSpace]: ...
+    def spaces(self, study: Study) -> list[SearchSpace]:
+        """Return the search space of every past task, oldest first."""
 
     @abc.abstractmethod
-    def stamp(self, study: Study) -> tuple[Any, Any]: ...
+    def stamp(self, study: Study) -> tuple[Any, Any]:
+        """Return a pair that identifies the past tasks of `study`, and their current version."""
 
     @abc.abstractmethod
-    def read(self, study: Study, space: SearchSpace) -> Read: ...
+    def read(self, study: Study, space: SearchSpace) -> Read:
+        """Return the past tasks with this space, their trials, and a message about the others if any."""
 
     @abc.abstractmethod
     def add(
@@ -63,15 +64,20 @@ class AbstractPast(abc.ABC):
         values: Sequence[float] | None,
         *,
         explored: Collection[int],
-    ) -> str | None: ...
+    ) -> str | None:
+        """Add a finished trial to the source; return a message if it cannot be added.
+
+        `explored` are the numbers of the study's trials that were forced exploration.
+        """
 
     @abc.abstractmethod
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Close the resources that this object opened."""
 
 
 @final
 class NoPast(AbstractPast):
-    """Nothing to learn from."""
+    """No past tasks."""
 
     def renew(self, study):
         pass
@@ -97,11 +103,11 @@ class NoPast(AbstractPast):
 
 @final
 class StudiesPast(AbstractPast):
-    """Studies given as they are, by name, or all in a storage; never the study at hand, known by its name."""
+    """Studies given as objects, by name, or all of a storage, except the study with the same name."""
 
     def __init__(self, past_studies: Sequence[Study | str] | None, storage: Any):
         self._given = past_studies
-        # One storage for all reading: every URL handed to Optuna opens the database anew.
+        # One storage object for all reads, because Optuna opens the database again for every URL.
         self._storage = RDBStorage(storage) if isinstance(storage, str) else storage
         self._tasks: dict[str, list[PastTask]] = {}
         self._version = 0
@@ -127,7 +133,7 @@ class StudiesPast(AbstractPast):
         same = [task for task in past if task.space == space]
         others = [task for task in past if task.space != space]
         if self._given is None:
-            # Nobody named these studies. One without a common parameter is another problem, and no news.
+            # The user did not name these studies. One without a common parameter is unrelated: no warning.
             own = set(map(plain_name, space))
             others = [task for task in others if not own.isdisjoint(map(plain_name, task.space))]
         tasks = [TaskRecord(task.records[0].task_id, task.name, None, "added", 0, "") for task in same]
@@ -151,7 +157,7 @@ class StudiesPast(AbstractPast):
 
 @final
 class MemoryPast(AbstractPast):
-    """A memory's tasks; the study at hand is written into it."""
+    """The tasks of a memory; the running study is written to it."""
 
     def __init__(self, memory: str | os.PathLike | Memory):
         self._link = MemoryLink(memory)
@@ -218,32 +224,32 @@ class MemoryPast(AbstractPast):
     def _mismatch(self, memory: Memory, space: SearchSpace) -> str:
         differences = space.difference(memory.space, here="in the study", there="in the memory")
         return (
-            f"the memory '{self._link.path}' is of another search space; nothing is learned from it or "
+            f"the memory '{self._link.path}' has another search space; nothing is learned from it or "
             f"written to it:\n" + "\n".join(f"  {line}" for line in differences)
         )
 
 
 def _others(others: Sequence[PastTask], space: SearchSpace) -> str | None:
-    """What to say about past studies that do not count."""
+    """Return a message about past studies that are not used; None if there are none."""
     if not others:
         return None
     names = ", ".join(repr(task.name) for task in others[:5])
     more = f" and {len(others) - 5} more" if len(others) > 5 else ""
     differences = space.difference(others[-1].space, here="in this study", there="in that one")
     return (
-        f"nothing is learned from {names}{more}, whose parameters are others. "
-        f"{others[-1].name!r} differs so:\n" + "\n".join(f"  {line}" for line in differences)
+        f"nothing is learned from {names}{more}, because their parameters differ. "
+        f"Differences to {others[-1].name!r}:\n" + "\n".join(f"  {line}" for line in differences)
     )
 
 
 def _params(trials: Sequence[FrozenTrial], space: SearchSpace) -> dict[int, Any]:
-    """The coded parameters of a study's trials, by number; None where they do not fit in the space."""
+    """Return the coded parameters of a study's trials by number; None if they are not in the space."""
     coded = {trial.number: encode(trial.distributions, trial.params) for trial in trials}
     return {number: trials_of.fitting(space, params) for number, params in coded.items()}
 
 
 def _finished(trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> FrozenTrial:
-    """The trial as it will be: Optuna tells samplers of the end before it writes it down."""
+    """Return the trial in its final state: Optuna calls `after_trial` before it stores that state."""
     done = copy.copy(trial)
     done.values = values
     done.state = state

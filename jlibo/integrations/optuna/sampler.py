@@ -1,4 +1,4 @@
-"""LiBO as an ordinary Optuna sampler, which learns from the studies before.
+"""An Optuna sampler that learns from past studies by LiBO.
 
     storage = "sqlite:///studies.db"
     study = optuna.create_study(storage=storage, study_name="credit-g", sampler=LiBOSampler(storage=storage))
@@ -7,12 +7,12 @@
 | Optuna                | here                                                                            |
 |-----------------------|---------------------------------------------------------------------------------|
 | a study               | a task; other studies with the same parameters are past tasks                   |
-| relative search space | the parameters that all complete trials have with the same distribution         |
-| independent sampling  | for the rest: conditional parameters, changing ranges, what a space cannot hold |
+| relative search space | the parameters that all complete trials have, with the same distribution        |
+| independent sampling  | all others: conditional parameters, changing ranges, unsupported distributions  |
 
-Before the first trial of a study is finished Optuna does not know its parameters, but past tasks do: what the
-trial asks for is then answered from a configuration for the past tasks' space, as long as the names and
-distributions are the same. So a study is helped from its first trial on.
+Optuna does not know the parameters of a study before its first trial has finished, but the past tasks have
+them. Until then, a configuration is chosen in the space of the past tasks, and its values are used for the
+parameters with the same name and distribution. Past tasks are thus used from the first trial on.
 """
 
 import dataclasses
@@ -49,17 +49,17 @@ from jlibo.tune.space.space import SearchSpace
 
 DEFAULT_BUDGET = 50
 NUM_CANDIDATES = candidates.POOL + candidates.NEARBY
-"""Lists of candidates are padded to this size, so that small spaces share a compiled program."""
+"""Lists of candidates are padded to this length, so that small spaces share a compiled program."""
 
 
 class LiBOSamplerWarning(UserWarning):
-    """Something is not learned from, or not sampled by the model; each reason is told once."""
+    """A past task is not learned from, or a parameter is not sampled by the model. Once per reason."""
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class _Offer:
-    """What a running trial was given, in coded names and values."""
+    """The configuration chosen for a running trial, in coded names and values."""
 
     space: SearchSpace
     params: Coded
@@ -68,20 +68,47 @@ class _Offer:
 
 @final
 class LiBOSampler(BaseSampler):
-    """Samples by a model that past tasks taught; of those, give at most one kind.
+    """Optuna sampler whose model is learned from past tasks: a memory, or past studies, but not both.
+
+    Without either, it is a sampler for single studies. It optimises one objective. Threads may share it, and
+    it can be pickled unless its memory is in RAM.
 
     **Arguments:**
 
-    - `memory`: a jlibo memory file, or a `Memory`. Its tasks teach, and the study becomes one of them.
-    - `past_studies`: studies that teach, or their names in `storage`.
-    - `storage`: an Optuna storage, or its URL. Without `past_studies`, all studies in it teach, but the one
-      of the same name as the study at hand.
-    - `seed`: of all that is random; None: another one every time.
+    - `memory`: the path of a jlibo memory, or an open `Memory`. Its tasks are learned from, and the study is
+      added as a task.
+    - `past_studies`: the studies to learn from, or their names in `storage`.
+    - `storage`: an Optuna storage, or its URL. Without `past_studies`, all its studies are learned from,
+      except the one with the name of the running study.
+    - `seed`: the seed of all random draws; None for a random one.
     - `mode`: "adaptive" or "paper", see `jlibo.Tuner`.
-    - `budget`: about how many trials a study has. Forced exploration is a share of it.
-    - `independent_sampler`: for what the model does not know; by default random.
-    - `sizes`: of the feature dictionary, see `jlibo.tune.space_features`; by default as large as is quick.
-    - `warn_independent_sampling`: whether to say, once a study, that a parameter is sampled independently.
+    - `budget`: the approximate number of trials of a study. Forced exploration is a share of it.
+    - `independent_sampler`: the sampler of parameters that are not in the model; by default
+      `optuna.samplers.RandomSampler`.
+    - `sizes`: the sizes of the feature dictionary, see `jlibo.tune.space_features`; by default the largest
+      ones that are fast.
+    - `warn_independent_sampling`: whether to warn, once per study, that a parameter is sampled independently.
+
+    **Raises:**
+
+    - `ValueError`: an argument is invalid, or both `memory` and `past_studies` or `storage` are given.
+    - `MemoryMismatch`: during a study, if the memory has the other direction.
+    - `ForkedProcessError`: jax was used in a parent process before the fork.
+
+    ```python
+    import optuna
+
+    from jlibo.integrations.optuna import LiBOSampler
+
+
+    def objective(trial):
+        return (trial.suggest_float("x", -1, 1) - 0.3) ** 2
+
+
+    study = optuna.create_study(sampler=LiBOSampler("memory.db", seed=0))
+    study.optimize(objective, n_trials=8)
+    print(study.best_params)
+    ```
     """
 
     def __init__(
@@ -101,7 +128,7 @@ class LiBOSampler(BaseSampler):
         if seed is not None:
             check_count("seed", seed, at_least=0)
         check_count("budget", budget)
-        modes.make_learner(mode)  # refuses another word
+        modes.make_learner(mode)  # raises an error for an unknown mode
         trials_of.check_sources(past_studies, storage)
         if memory is not None and (past_studies is not None or storage is not None):
             fail("memory", "given alone, without `past_studies` or `storage`", "both")
@@ -121,7 +148,7 @@ class LiBOSampler(BaseSampler):
         self._forget()
 
     def _forget(self) -> None:
-        """Begin without anything that can be had again."""
+        """Reset all state that can be recomputed."""
         self._lock = threading.RLock()
         self._offers: dict[tuple[str, int], _Offer] = {}
         self._first: set[tuple[str, int]] = set()
@@ -140,19 +167,19 @@ class LiBOSampler(BaseSampler):
         self._forget()
 
     def close(self) -> None:
-        """Close the memory, unless it was handed in open; it is opened again when needed."""
+        """Close the memory, unless it was passed as an open `Memory`. It is opened again when needed."""
         self._past.close()
 
     def reseed_rng(self) -> None:
-        """Draw another seed, as Optuna asks of every sampler that works in parallel."""
+        """Draw a new seed, as Optuna requires of samplers that are copied to parallel workers."""
         with self._lock:
             self._seed = secrets.randbits(32)
             self._independent.reseed_rng()
 
-    # --- what Optuna asks -----------------------------------------------------------------------------------
+    # --- Optuna's interface ---------------------------------------------------------------------------------
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        """The parameters that all complete trials of the study have in common, as far as we can use them."""
+        """Return the supported parameters that all complete trials of the study have in common."""
         sign = trials_of.sign_of(study)
         with self._lock:
             if trial.number == 0:
@@ -167,7 +194,7 @@ class LiBOSampler(BaseSampler):
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """Values for all parameters of the search space at once."""
+        """Return values of all parameters of the search space, chosen jointly."""
         trials_of.sign_of(study)
         space = coded_space(search_space)
         if space is None:
@@ -179,31 +206,34 @@ class LiBOSampler(BaseSampler):
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
-        """A value for one parameter: from past tasks if the study is new, else by the independent sampler."""
+        """Return a value of one parameter.
+
+        It comes from past tasks in a new study, and else from the independent sampler.
+        """
         trials_of.sign_of(study)
         with self._lock:
             finished = _finished(study)
-            # By now others may have finished, but a trial that began before them goes on as it began.
+            # Other trials may have finished since, but a trial that started before them keeps its plan.
             is_first = (study.study_name, trial.number) in self._first or not finished
             if is_first or not trials_of.common_distributions(finished):
                 planned = self._planned(study, trial, param_name, param_distribution)
                 if planned is not None:
                     return planned[0]
                 if is_first and isinstance(self._independent, optuna.samplers.RandomSampler):
-                    # Drawn uniformly before the space is known: as good as a step of forced exploration.
+                    # A uniform draw before the space is known is equivalent to forced exploration.
                     self._explored.setdefault(study.study_name, {}).setdefault(trial.number, True)
             if self._warns and not is_first and not param_distribution.single():
                 self._say(study, "independent", self._why_independent(param_name, param_distribution))
         return self._independent.sample_independent(study, trial, param_name, param_distribution)
 
     def before_trial(self, study: Study, trial: FrozenTrial) -> None:
-        """Nothing of ours; the independent sampler may have something to do."""
+        """Call `before_trial` of the independent sampler."""
         self._independent.before_trial(study, trial)
 
     def after_trial(
         self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None
     ) -> None:
-        """Write the trial into the memory, if there is one."""
+        """Write the trial to the memory, if there is one."""
         self._independent.after_trial(study, trial, state, values)
         if len(study.directions) != 1:
             return
@@ -214,7 +244,7 @@ class LiBOSampler(BaseSampler):
             if offer is None:
                 flags.setdefault(trial.number, False)
             else:
-                # A user may have given the trial other values than those offered.
+                # The user may have enqueued other values than those chosen here.
                 coded = encode(trial.distributions, trial.params)
                 was_taken = all(coded.get(name, value) == value for name, value in offer.params.items())
                 flags[trial.number] = offer.is_forced and was_taken
@@ -223,10 +253,10 @@ class LiBOSampler(BaseSampler):
             if problem is not None:
                 self._say(study, "past", problem)
 
-    # --- how an answer comes about --------------------------------------------------------------------------
+    # --- choosing a configuration ---------------------------------------------------------------------------
 
     def _offer(self, study: Study, trial: FrozenTrial, space: SearchSpace) -> _Offer:
-        """Choose a configuration of `space` for a trial, and remember it as long as the trial runs."""
+        """Choose a configuration of `space` for a trial, and keep it while the trial runs."""
         check_process("LiBOSampler")
         name = study.study_name
         model, learned = self._knowledge(study, space)
@@ -240,7 +270,7 @@ class LiBOSampler(BaseSampler):
         flags = self._explored.setdefault(name, {})
         own = trials_of.with_explored(own, flags, num_forced(model, learned, self._budget))
         history = arrays.trial_arrays(arrays.unit_points(space, own), own)
-        # Of its own for every trial, so that workers that ask at the same moment are not offered the same.
+        # A seed per trial, so that concurrent workers do not get the same configuration.
         seed = (self._seed, learned.num_tasks, trial.number)
         chosen = next_config(
             model,
@@ -258,7 +288,7 @@ class LiBOSampler(BaseSampler):
     def _planned(
         self, study: Study, trial: FrozenTrial, param_name: str, distribution: BaseDistribution
     ) -> tuple[Any] | None:
-        """The value that past tasks give to a parameter before a study has its own space; None: no value."""
+        """Return (value,) of a parameter, chosen in the space of past tasks; None if there is no value."""
         pair = coded_parameter(param_name, distribution)
         if pair is None:
             return None
@@ -268,7 +298,7 @@ class LiBOSampler(BaseSampler):
             spaces = [space for space in self._past.spaces(study) if space.get(coded_name) == parameter]
             if not spaces:
                 return None
-            # The space of most past tasks, the latest of several: `max` takes the first.
+            # The most frequent space of the past tasks; of several, the latest (`max` returns the first).
             likely = max(reversed(spaces), key=spaces.count)
             offer = self._offer(study, trial, likely)
         if offer.space.get(coded_name) != parameter:
@@ -276,7 +306,7 @@ class LiBOSampler(BaseSampler):
         return (decode_value(distribution, offer.params[coded_name]),)
 
     def _knowledge(self, study: Study, space: SearchSpace) -> tuple[Model, Learned]:
-        """The model of a space and what past tasks teach about it; learned anew when they change."""
+        """Return the model of a space and what was learned from past tasks; recomputed when these change."""
         if space not in self._models:
             self._models[space] = make_model(space, mode=self._mode, sizes=self._sizes)
         model = self._models[space]
@@ -297,10 +327,10 @@ class LiBOSampler(BaseSampler):
     def _why_independent(self, name: str, distribution: BaseDistribution) -> str:
         why = "not all trials of the study have it with the same distribution"
         if coded_parameter(name, distribution) is None:
-            why = f"its distribution is more than the model can hold: {distribution}"
+            why = f"its distribution is not supported by the model: {distribution}"
         return (
             f"the parameter {name!r} is sampled by {type(self._independent).__name__}, without the model: "
-            f"{why}. This is said once; other such parameters are treated alike."
+            f"{why}. This warning appears once per study and applies to all such parameters."
         )
 
     def _say(self, study: Study, topic: str, words: str) -> None:

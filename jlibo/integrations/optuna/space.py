@@ -1,4 +1,4 @@
-"""Optuna's distributions as the parameters of a search space, and values there and back.
+"""Conversion between Optuna's distributions and the parameters of a search space. Internal.
 
 | Optuna                                | here                                                              |
 |---------------------------------------|-------------------------------------------------------------------|
@@ -6,10 +6,10 @@
 | Float or Int with a step              | Int: the k of low + step * k; the name says so, "width [8 + 4 k]" |
 | Categorical                           | Categorical of the same choices                                   |
 | Categorical of what JSON cannot hold  | Categorical of labels such as "1: (3, 3)"                         |
-| a single value, too many choices, ... | nothing: it is left to independent sampling                       |
+| a single value, too many choices, ... | none: sampled independently                                       |
 
-A *coded* configuration is one in these names and values. The step is in the name, so that two spaces are
-equal only if their values mean the same.
+A *coded* configuration has these names and values. The step is part of the name, so that two spaces are
+equal only if equal values have the same meaning.
 """
 
 from collections.abc import Mapping
@@ -26,13 +26,13 @@ from jlibo.tune.space.parameters import Categorical, Float, Int, Parameter
 from jlibo.tune.space.space import SearchSpace
 
 MOST_CHOICES = 100
-"""A categorical of k choices has k - 1 features and more in its pairs; with more than this it is left out."""
+"""A categorical of k choices has k - 1 features and more in pairs; one with more choices is left out."""
 
 Coded = dict[str, Any]
 
 
 def coded_parameter(name: str, distribution: BaseDistribution) -> tuple[str, Parameter] | None:
-    """The name and the parameter that stand for a distribution; None if nothing can."""
+    """Return the name and the parameter that represent a distribution; None if none can."""
     try:
         if distribution.single():
             return None
@@ -48,24 +48,24 @@ def coded_parameter(name: str, distribution: BaseDistribution) -> tuple[str, Par
         if isinstance(distribution, FloatDistribution):
             return name, Float(distribution.low, distribution.high, log=distribution.log)
         return None
-    except (ValueError, OverflowError):  # a range too wide, or too narrow for its scale
+    except (ValueError, OverflowError):  # the range is too wide, or too narrow for its scale
         return None
 
 
 def plain_name(coded_name: str) -> str:
-    """The name that Optuna has for a parameter, without the step."""
+    """Return the name of a parameter in Optuna, without the step."""
     return coded_name.rsplit(" [", 1)[0] if coded_name.endswith(" k]") else coded_name
 
 
 def coded_space(distributions: Mapping[str, BaseDistribution]) -> SearchSpace | None:
-    """The space of those distributions that can be represented; None if none can."""
+    """Return the space of those distributions that can be represented; None if none can."""
     pairs = [coded_parameter(name, distribution) for name, distribution in distributions.items()]
     parameters = dict(pair for pair in pairs if pair is not None)
     return SearchSpace(parameters) if parameters else None
 
 
 def encode(distributions: Mapping[str, BaseDistribution], params: Mapping[str, Any]) -> Coded:
-    """The coded configuration of parameter values, without those that cannot be represented."""
+    """Return the coded configuration of parameter values, without those that cannot be represented."""
     coded = {}
     for name, value in params.items():
         pair = coded_parameter(name, distributions[name])
@@ -75,7 +75,7 @@ def encode(distributions: Mapping[str, BaseDistribution], params: Mapping[str, A
 
 
 def encode_value(distribution: BaseDistribution, value: Any) -> Any:
-    """The coded value. It may lie outside of the range, as values that a user enqueued may."""
+    """Return the coded value. It may be out of range, because a user may enqueue such values."""
     if isinstance(distribution, CategoricalDistribution):
         choices = _categorical(distribution).choices
         return choices[int(distribution.to_internal_repr(value))]
@@ -85,7 +85,7 @@ def encode_value(distribution: BaseDistribution, value: Any) -> Any:
 
 
 def decode(distributions: Mapping[str, BaseDistribution], coded: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of those distributions that the coded configuration has a value for."""
+    """Return the values of those distributions that have a value in the coded configuration."""
     params = {}
     for name, distribution in distributions.items():
         pair = coded_parameter(name, distribution)
@@ -95,7 +95,7 @@ def decode(distributions: Mapping[str, BaseDistribution], coded: Mapping[str, An
 
 
 def decode_value(distribution: BaseDistribution, value: Any) -> Any:
-    """The value of a coded one, as Optuna has it."""
+    """Return the Optuna value of a coded value."""
     if isinstance(distribution, CategoricalDistribution):
         return distribution.choices[int(_categorical(distribution).code_of("value", value))]
     if has_steps(distribution):
@@ -104,7 +104,7 @@ def decode_value(distribution: BaseDistribution, value: Any) -> Any:
 
 
 def has_steps(distribution: BaseDistribution) -> TypeGuard["FloatDistribution | IntDistribution"]:
-    """Whether the values of a number lie on a grid of its own."""
+    """Return whether a numeric distribution has a step (for integers, other than 1)."""
     if isinstance(distribution, IntDistribution):
         return distribution.step != 1
     return isinstance(distribution, FloatDistribution) and distribution.step is not None

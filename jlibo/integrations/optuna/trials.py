@@ -1,15 +1,15 @@
-"""Optuna's trials as the records that the model learns from, and past studies as past tasks.
+"""Conversion of Optuna's trials to records, and of past studies to past tasks. Internal.
 
-| a trial that is | counts as                                                                          |
+| Optuna state    | record                                                                             |
 |-----------------|------------------------------------------------------------------------------------|
-| complete        | its value; failed if that is not finite                                            |
-| pruned          | the last value it reported, but no better than the median of the complete ones:    |
-|                 | the pruner found it wanting. Failed if it reported none, or one that is not finite |
-| failed          | failed: its neighbourhood is avoided, the model never sees it                      |
-| running         | pending, with what was offered to it where it has not asked for all values yet     |
-| waiting         | nothing                                                                            |
+| complete        | complete with its value; failed if the value is not finite                         |
+| pruned          | complete with the last reported value, but at most the median of the complete      |
+|                 | trials, as the pruner rejected it; failed if there is none, or it is not finite    |
+| failed          | failed: its neighbourhood is avoided, but the model is not conditioned on it       |
+| running         | pending; parameters that it has not suggested yet have the values chosen for it    |
+| waiting         | none                                                                               |
 
-Scores are turned so that higher is better: studies of either direction teach each other.
+Scores are signed so that higher is better, so that studies of either direction can be combined.
 """
 
 import dataclasses
@@ -35,7 +35,7 @@ FINISHED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
 @final
 @dataclasses.dataclass(frozen=True)
 class PastTask:
-    """A task that may teach. `space` is of the parameters that all its trials have in common."""
+    """A past study as a task. `space` has the parameters that all its trials have in common."""
 
     name: str
     space: SearchSpace
@@ -43,7 +43,7 @@ class PastTask:
 
 
 def sign_of(study: Study) -> float:
-    """What turns the study's values into scores, or an error if there is more than one objective."""
+    """Return the sign that turns values into scores; raise an error if there is more than one objective."""
     if len(study.directions) != 1:
         raise ValueError(
             f"LiBOSampler optimises one objective, but the study {study.study_name!r} has "
@@ -53,14 +53,15 @@ def sign_of(study: Study) -> float:
 
 
 def whole_study(study: Study) -> Study:
-    """All of a study of which a pruner shows one part: Hyperband hands samplers one bracket at a time."""
+    """Return the study behind a filtered view: with Hyperband, samplers get the trials of one bracket."""
+    # Optuna defines the class of the view inside of a method, so it can only be detected by its attribute.
     return getattr(study, "_study", study)
 
 
 def common_distributions(trials: Iterable[FrozenTrial]) -> dict[str, BaseDistribution]:
-    """The parameters that all complete trials have with the same distribution, as far as we can use them.
+    """Return the supported parameters that all complete trials have with the same distribution.
 
-    Pruned trials decide only where none is complete, for they may have ended before they asked for all.
+    Pruned trials are used only if none is complete, since they may end before suggesting all parameters.
     """
     trials = list(trials)
     has_complete = any(trial.state == TrialState.COMPLETE for trial in trials)
@@ -76,7 +77,7 @@ def records(
     offers: Mapping[int, Coded] | None = None,
     task_id: int = 0,
 ) -> list[TrialRecord]:
-    """The trials that lie in `space`, by number. `offers`: what running trials, by number, were given."""
+    """Return records of the trials in `space`. `offers`: the values chosen for running trials, by number."""
     scores = trial_scores(trials, sign)
     found = []
     for trial in trials:
@@ -90,17 +91,30 @@ def records(
             continue
         score = scores.get(trial.number)
         state = "pending" if trial.state == TrialState.RUNNING else "failed" if score is None else "complete"
-        found.append(TrialRecord(0, task_id, trial.number, params, state, score, False, None, "", None))
+        found.append(
+            TrialRecord(
+                id=0,
+                task_id=task_id,
+                number=trial.number,
+                params=params,
+                state=state,
+                score=score,
+                explored=False,
+                owner=None,
+                created="",
+                finished=None,
+            )
+        )
     return found
 
 
 def with_explored(
     own: Sequence[TrialRecord], known: Mapping[int, bool], num_forced: int
 ) -> list[TrialRecord]:
-    """The records of a study, each with whether it was forced exploration.
+    """Return the records of a study with the flag of forced exploration set.
 
-    `known` tells it of the trials, by number, that this sampler chose. Others were chosen by another worker,
-    or before a restart, by the same rule: the first `num_forced` that did not fail were exploration.
+    `known` has the flag of the trials that this sampler chose, by number. The others were chosen by another
+    worker, or before a restart, by the same rule: the first `num_forced` that did not fail were exploration.
     """
     marked, count = [], 0
     for record in own:
@@ -111,7 +125,7 @@ def with_explored(
 
 
 def fitting(space: SearchSpace, coded: Coded) -> Coded | None:
-    """The part of a coded configuration that is in `space`; None if it has no place there."""
+    """Return the part of a coded configuration that is in `space`; None if it is not in the space."""
     try:
         return space.validate({name: coded[name] for name in space})
     except (KeyError, ValueError):
@@ -119,7 +133,7 @@ def fitting(space: SearchSpace, coded: Coded) -> Coded | None:
 
 
 def trial_scores(trials: Iterable[FrozenTrial], sign: float) -> dict[int, float]:
-    """The score of every trial that has one, by number."""
+    """Return the scores by trial number, for the trials that have one."""
     complete, pruned = {}, {}
     for trial in trials:
         if trial.state == TrialState.COMPLETE:
@@ -135,7 +149,7 @@ def trial_scores(trials: Iterable[FrozenTrial], sign: float) -> dict[int, float]
 
 
 def past_task(study: Study, number: int) -> PastTask | None:
-    """A study as a past task; None if it teaches nothing: two objectives, or fewer than two scores."""
+    """Return a study as a past task; None if it has several objectives or fewer than two scores."""
     if len(study.directions) != 1:
         return None
     trials = study.get_trials(deepcopy=False, states=FINISHED)
@@ -149,7 +163,7 @@ def past_task(study: Study, number: int) -> PastTask | None:
 
 
 def load_studies(past_studies: Sequence[Study | str] | None, storage: Any) -> list[Study]:
-    """The studies to learn from: those given, by name or as they are, or else all in the storage."""
+    """Return the studies to learn from: those given, by name or as objects, or else all of the storage."""
     if past_studies is None:
         summaries = optuna.get_all_study_summaries(storage, include_best_trial=False)
         past_studies = [summary.study_name for summary in summaries]
@@ -160,7 +174,7 @@ def load_studies(past_studies: Sequence[Study | str] | None, storage: Any) -> li
 
 
 def check_sources(past_studies: Any, storage: Any) -> None:
-    """Check what the sampler was given to learn from."""
+    """Check the arguments `past_studies` and `storage` of the sampler."""
     if past_studies is None:
         return
     expected = "a list of Optuna studies, or of their names together with `storage`"

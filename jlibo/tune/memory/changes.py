@@ -1,4 +1,4 @@
-"""Queries for what changed in a memory since the last read, without reading the rest."""
+"""Queries for what changed in a memory since the last read, without reading the rest. Internal."""
 
 import sqlite3
 from collections.abc import Sequence

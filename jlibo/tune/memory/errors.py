@@ -1,4 +1,4 @@
-"""Errors of the file of a memory; their messages name the file and say what to do.
+"""Errors of the file of a memory; their messages name the file and say what to do. Internal.
 
 Text that comes from the file is escaped before it enters a message.
 """
@@ -22,13 +22,13 @@ SQLITE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
 def explain(path: str | None, error: Exception, *, busy_seconds: float) -> MemoryFileError:
     """Return SQLite's error as a `MemoryFileError` about this file; `busy_seconds` is the lock's timeout."""
     place = place_of(path)
-    code = getattr(error, "sqlite_errorcode", 0)
+    code = _result_code(error)
     said = printable(error, max_length=200)  # it may contain names from the file
     if isinstance(error, UnicodeDecodeError) or str(error).startswith("Could not decode to UTF-8"):
         return damaged(path, "a text in it is not UTF-8")
     if code == sqlite3.SQLITE_READONLY_DBMOVED:
         return MemoryFileError(f"{place} was moved or deleted while it was in use: open the memory again.")
-    match code & 0xFF:  # the primary result code; the other bits are details
+    match primary_code(error):
         case sqlite3.SQLITE_NOTADB:
             return not_ours(path, "it is not an SQLite file")
         case sqlite3.SQLITE_CORRUPT:
@@ -49,6 +49,16 @@ def explain(path: str | None, error: Exception, *, busy_seconds: float) -> Memor
         case _:
             words = f"could not be used, SQLite says: {said}"
     return MemoryFileError(f"{place} {words}.")
+
+
+def primary_code(error: BaseException) -> int:
+    """Return the primary result code of an SQLite error; 0 if the error has no code."""
+    return _result_code(error) & 0xFF  # the other bits are details
+
+
+def _result_code(error: BaseException) -> int:
+    # Errors that Python's sqlite3 module raises without a call of SQLite do not have the attribute.
+    return getattr(error, "sqlite_errorcode", 0)
 
 
 def not_ours(path: str | None, why: str) -> MemoryFileError:

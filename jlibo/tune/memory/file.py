@@ -1,4 +1,4 @@
-"""The file of a memory: an SQLite database written by jlibo, undamaged and of a known format, or an error.
+"""The file of a memory: an undamaged SQLite database of jlibo in a known format, or an error. Internal.
 
 A file is checked before anything is written to it, so a file that is not a memory stays unchanged, byte for
 byte. SQLite's errors are raised again with messages that name the file and say what to do.
@@ -7,7 +7,6 @@ byte. SQLite's errors are raised again with messages that name the file and say 
 import os
 import random
 import sqlite3
-import stat
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -15,7 +14,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, final
 
-from jlibo.printable import printable
 from jlibo.tune.memory import rows as rows
 from jlibo.tune.memory import schema as schema
 from jlibo.tune.memory.errors import (
@@ -24,10 +22,10 @@ from jlibo.tune.memory.errors import (
     MemoryFileError,
     explain,
     not_ours,
-    not_writable,
-    place_of,
+    primary_code,
 )
 from jlibo.tune.memory.errors import damaged as damaged
+from jlibo.tune.memory.place import check_place, make_file
 from jlibo.tune.memory.records import DamagedRow
 from jlibo.tune.memory.rows import MemoryConnection, plain_params
 
@@ -38,7 +36,7 @@ _CHANCE = random.SystemRandom()  # independent of the generator that users seed
 # One lock for all memories of the process, held during every transaction and while the process forks. A child
 # therefore never inherits an open transaction, whose connection it could neither use nor safely close.
 LOCK = threading.RLock()
-if hasattr(os, "register_at_fork"):
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
     os.register_at_fork(before=LOCK.acquire, after_in_parent=LOCK.release, after_in_child=LOCK.release)
 
 
@@ -77,8 +75,8 @@ class MemoryFile:
             )
         try:
             with LOCK:
-                if path is not None and not _check_place(path, create=create):
-                    _make_file(path, file_mode)
+                if path is not None and not check_place(path, create=create):
+                    make_file(path, file_mode)
                 self._database = connect(path)
                 try:
                     _prepare(self._database, path, new_meta, write)
@@ -160,24 +158,6 @@ class MemoryFile:
         return self._database
 
 
-def _make_file(path: str, mode: int) -> None:
-    """Create an empty file, unless another process did so first. Its permissions never exceed `mode`.
-
-    The umask is neither read nor changed, because it is shared by all threads of the process.
-    """
-    try:
-        handle = os.open(os.path.realpath(path), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        return
-    except OSError as error:
-        raise not_writable(path, error.strerror or str(error)) from None
-    try:
-        if mode != 0o600:
-            os.chmod(handle if os.chmod in os.supports_fd else path, mode)
-    finally:
-        os.close(handle)
-
-
 # Limits on statements: far above what the statements here need, far below what exhausts a machine.
 _LIMITS = {
     sqlite3.SQLITE_LIMIT_LENGTH: LONGEST_TEXT,
@@ -238,64 +218,12 @@ def _begin_writing(database: sqlite3.Connection) -> None:
                 database.execute("BEGIN IMMEDIATE")
                 return
             except sqlite3.OperationalError as error:
-                busy = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
+                busy = primary_code(error) == sqlite3.SQLITE_BUSY
                 if not busy or time.monotonic() > deadline:
                     raise
             time.sleep(_CHANCE.uniform(0.0005, 0.003))
     finally:
         database.execute(f"PRAGMA busy_timeout = {round(1000 * BUSY_SECONDS)}")
-
-
-def _check_place(path: str, *, create: bool) -> bool:
-    """Check what is at `path`, without a lock and without changing it; return False if there is no file."""
-    place = place_of(path)
-    try:
-        status = os.stat(path)
-    except FileNotFoundError:
-        if not create:
-            raise MemoryFileError(f"there is no memory at {place}: give the path of one.") from None
-        folder = os.path.dirname(path)
-        if not os.path.isdir(folder):
-            raise MemoryFileError(
-                f"cannot make {place}, there is no folder '{printable(folder)}': make it, or give another "
-                "path."
-            ) from None
-        return False
-    except (OSError, ValueError) as error:
-        words = getattr(error, "strerror", None) or error
-        raise MemoryFileError(f"cannot look at {place} ({words}): give another path.") from None
-    if not stat.S_ISREG(status.st_mode):
-        kind = "a folder" if stat.S_ISDIR(status.st_mode) else "not a file on a disk"
-        raise MemoryFileError(f"{place} is {kind}: give the path of a file.")
-    if status.st_size == 1:  # SQLite treats it as an empty file and would overwrite it
-        raise not_ours(path, "it is not an SQLite file")
-    # An open or interrupted transaction has a journal. The header may then be partly written, and only a
-    # reader with a lock sees a consistent state. The size was read before, so that this order is safe.
-    if status.st_size > 0 and not os.path.exists(os.path.realpath(path) + "-journal"):
-        _look_at_header(path)
-    return True
-
-
-def _look_at_header(path: str) -> None:
-    """Raise for another program's file before SQLite opens it normally, which could remove its log.
-
-    The file is read through SQLite and not with `open`, because closing any file handle drops all POSIX locks
-    that the process holds on the file, including those of its SQLite connections.
-    """
-    try:
-        database = sqlite3.connect(f"{Path(path).as_uri()}?mode=ro&immutable=1", uri=True)
-    except sqlite3.Error:
-        return  # the regular connection raises the error
-    try:
-        (application_id,) = database.execute("PRAGMA application_id").fetchone()
-    except SQLITE_ERRORS as error:
-        if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_NOTADB:
-            raise explain(path, error, busy_seconds=BUSY_SECONDS) from error
-        return  # without a lock, a file that is being written looks damaged
-    finally:
-        database.close()
-    if application_id != schema.APPLICATION_ID:
-        raise not_ours(path, "it is an SQLite file of another program")
 
 
 def _prepare(database: MemoryConnection, path: str | None, new_meta, write: bool) -> None:
@@ -340,7 +268,7 @@ def _migrate(database: MemoryConnection, path: str | None, version: int) -> None
 
 def _is_read_only(error: sqlite3.Error) -> bool:
     codes = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM)
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF in codes
+    return primary_code(error) in codes
 
 
 def _migrated_copy(database: MemoryConnection, path: str) -> MemoryConnection:

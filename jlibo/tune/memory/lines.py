@@ -1,4 +1,6 @@
-"""A memory as JSON lines, one trial per line: for inspection, migration and the import of old results.
+"""Export and import of a memory as JSON lines, one trial per line. Internal; `jlibo memory` is its interface.
+
+The lines serve inspection, migration and the import of old results:
 
     {"task": "iris", "number": 0, "params": {"alpha": 0.5}, "score": 0.9, "state": "complete", ...}
 

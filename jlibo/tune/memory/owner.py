@@ -1,4 +1,4 @@
-"""Owners of pending trials, and whether their processes are still alive.
+"""Owners of pending trials, and whether their processes are still alive. Internal.
 
 A trial that was asked for and not yet told belongs to the process that asked. When that process has ended,
 the trial can be claimed again, so that a killed run resumes its unfinished trials. An owner is a token

@@ -1,4 +1,4 @@
-"""The records of tasks and trials as plain values, and the checks of what is written to a memory."""
+"""Records of tasks and trials as plain values, and checks of what is written to a memory. Internal."""
 
 import json
 import math
@@ -52,7 +52,7 @@ class TaskRecord:
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TrialRecord:
     """A configuration of a task, and its state and score.
 

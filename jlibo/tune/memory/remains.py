@@ -1,4 +1,4 @@
-"""Reads a damaged memory: every row that SQLite can still read, and a count of those that it cannot.
+"""Reads a damaged memory: every row that SQLite can still read, and a count of the others. Internal.
 
 Tables are read in the order of row ids, without indexes, around unreadable pages. Page 1 of a file holds its
 header and its schema, which are the same in all memories of one format. A damaged or foreign page 1 is

@@ -1,4 +1,4 @@
-"""Statements that read and write the rows of a memory, inside the transaction of their caller."""
+"""Statements that read and write the rows of a memory, inside the transaction of their caller. Internal."""
 
 import json
 import math
@@ -266,7 +266,16 @@ def checked_trial(
         if type(params) is not str:
             raise ValueError("its parameters are not text")
         return TrialRecord(
-            *(id, task_id, number, params_fn(params), state, score, bool(explored), owner, created, finished),
+            id=id,
+            task_id=task_id,
+            number=number,
+            params=params_fn(params),
+            state=state,
+            score=score,
+            explored=bool(explored),
+            owner=owner,
+            created=created,
+            finished=finished,
             claims=claims,
         )
     except (ValueError, RecursionError) as error:

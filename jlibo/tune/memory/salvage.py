@@ -1,4 +1,4 @@
-"""Salvage: writes the readable part of a damaged memory to a new memory.
+"""Salvage: writes the readable part of a damaged memory to a new memory. Internal.
 
 The damaged file is copied first and never changed. The new file gets its name when it is complete and on the
 disk.

@@ -1,4 +1,4 @@
-"""The tables of a memory in every version of its format, and the migrations between versions.
+"""The tables of a memory in every version of its format, and the migrations between versions. Internal.
 
 Each row has a CRC-32 of its content. SQLite's own check finds damage to the structure of a file, but not a
 flipped bit inside a number or a text. The checksum is not a signature: a program that modifies the file on

@@ -1,7 +1,7 @@
-"""Candidates for the next trial: the whole space, or a pool over it and points around the best trials.
+"""Candidates: the whole space, or a pool over it and points around the best trials. Internal.
 
 If a space has few configurations, all of them are candidates. Otherwise the candidates are a pool, drawn once
-per task, and points near the best trials so far, drawn anew at every ask. The latter lie at several
+per task, and points near the best trials so far, drawn again at every ask. The latter lie at several
 distances, so that the search can approach an optimum between the points of the pool.
 """
 

@@ -284,6 +284,7 @@ KINDS: dict[str, type[Parameter]] = {"float": Float, "int": Int, "categorical": 
 
 def _plain(value: Any) -> Any:
     """Return the Python value of a NumPy or jax scalar; any other value unchanged."""
+    # By attributes, because values may come from any array library.
     return value.item() if getattr(value, "shape", None) == () and hasattr(value, "item") else value
 
 
