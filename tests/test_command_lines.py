@@ -8,7 +8,6 @@ import pytest
 from jlibo import cli
 from jlibo.cli.failures import UsageError
 from jlibo.experiments import REGISTRY, runner
-from jlibo.experiments.settings import Experiment
 
 WORDS = [
     "",
@@ -63,7 +62,7 @@ WORDS = [
     "--help=1",
     "@file",
 ]
-FIELDS = list(Experiment.__dataclass_fields__)
+FIELDS = sorted({"name", "kind", *(name for one in REGISTRY.values() for name in one.settings())})
 OPTIONS = ["--seeds", "--first-seed", "--out", "--set", "--x64", "--no-cache", "--se", "--frob", "-h1"]
 
 

@@ -2,6 +2,7 @@
 
 import os
 import stat
+import threading
 import warnings
 
 import jax
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 from jax import export
 
-from jlibo.experiments import runner
+from jlibo.sweeps import engines
 from jlibo.sweeps import program_cache as compiled
 
 
@@ -25,16 +26,18 @@ def cache(tmp_path):
 def double(description, calls):
     def make():
         calls.append(description)
-        return lambda x, rest: {"twice": 2 * x, "sum": x + rest[0]}, (np.zeros(3), [np.ones(3)])
+        args = (np.zeros(3), [np.ones(3)])
+        return lambda x, rest: {"twice": 2 * x, "sum": x + rest[0]}, args, {"about": [description, 3]}
 
-    return compiled.build(description, make)
+    call, about = compiled.stored(description, make)
+    assert about == {"about": [description, 3]}
+    return call
 
 
-def check(program):
-    answer = program.call(np.arange(3.0), [np.ones(3)])
+def check(call):
+    answer = jax.jit(call)(np.arange(3.0), [np.ones(3)])
     np.testing.assert_allclose(answer["twice"], [0, 2, 4])
     np.testing.assert_allclose(answer["sum"], [1, 2, 3])
-    assert [leaf.shape for leaf in jax.tree.leaves(program.shapes)] == [(3,), (3,)]
 
 
 def test_without_a_folder_nothing_is_kept(tmp_path):
@@ -82,7 +85,7 @@ as_root = pytest.mark.skipif(getattr(os, "geteuid", lambda: 1)() != 0, reason="o
 def planted(cache) -> None:
     """Replace the kept program by a valid one that answers something else, as an attacker would."""
     program = export.export(jax.jit(lambda x, rest: {"twice": 0 * x, "sum": 0 * rest[0]}))
-    payload = bytes(program(np.zeros(3), [np.ones(3)]).serialize())
+    payload = b'{"about": ["a", 3]}\n' + bytes(program(np.zeros(3), [np.ones(3)]).serialize())
     (path,) = cache.iterdir()
     mode = stat.S_IMODE(path.stat().st_mode)
     path.unlink()
@@ -108,7 +111,7 @@ def test_what_others_could_have_written_is_not_used(cache, kind):
     pytest.importorskip("flatbuffers")
     check(double("a", []))
     planted(cache)
-    assert float(double("a", []).call(np.ones(3), [np.ones(3)])["twice"].sum()) == 0  # the planted one works
+    assert float(double("a", [])(np.ones(3), [np.ones(3)])["twice"].sum()) == 0  # the planted one works
     (path,) = cache.iterdir()
     if kind == "link":
         path.rename(cache.parent / "elsewhere")
@@ -241,16 +244,24 @@ def test_what_cannot_be_exported_still_runs(cache, monkeypatch):
     check(double("a", []))
 
 
+def in_threads(fn, items, num_threads):
+    stop = threading.Event()
+    try:
+        return list(engines._in_threads(fn, items, num_threads, stop))
+    finally:
+        assert stop.is_set()
+
+
 def test_threads_keep_the_precision_of_their_caller():
     with jax.enable_x64(False):
-        kinds = runner._in_threads(lambda item: jnp.asarray(1.5).dtype.name, [0, 1, 2], 2)
+        kinds = in_threads(lambda item: jnp.asarray(1.5).dtype.name, [0, 1, 2], 2)
     assert kinds == ["float32"] * 3
-    assert runner._in_threads(lambda item: jnp.asarray(1.5).dtype.name, [0, 1], 2) == ["float64"] * 2
+    assert in_threads(lambda item: jnp.asarray(1.5).dtype.name, [0, 1], 2) == ["float64"] * 2
 
 
 def test_an_error_in_a_thread_reaches_the_caller():
     def fail(item):
         raise RuntimeError(f"item {item}")
 
-    with pytest.raises(RuntimeError, match="item 0"):
-        runner._in_threads(fail, [0, 1], 2)
+    with pytest.raises(RuntimeError, match="item [01]"):
+        in_threads(fail, [0, 1], 2)

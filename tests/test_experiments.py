@@ -9,7 +9,18 @@ import numpy as np
 import pytest
 
 from benchmarks import choose_glmnet
-from jlibo import GPUCB, AdaptiveMetaKGL, Cosine, FixedPrior, MetaKGL, Prior, SyntheticEnv, plot
+from jlibo import (
+    GPTS,
+    GPUCB,
+    AdaptiveMetaKGL,
+    Cosine,
+    FixedPrior,
+    MetaKGL,
+    Prior,
+    SyntheticEnv,
+    plot,
+    run_lifelong,
+)
 from jlibo.cli import reproduce as reproduce_cli
 from jlibo.experiments import (
     REGISTRY,
@@ -18,20 +29,26 @@ from jlibo.experiments import (
     budget,
     find,
     folder,
+    load_experiments,
     override,
+    parts,
+    register,
+    registry,
     run_experiment,
     run_offline,
-    runner,
     summarise,
-    worlds,
 )
+from jlibo.experiments.protocols import Lifelong
+from jlibo.experiments.runner import prepare_experiment
+from jlibo.experiments.spec import Spec
 from jlibo.lifelong.one_task import draw_task
 from jlibo.solver.solution import Status, count_statuses
 from jlibo.tables import load_table
 
 GLMNET = ["lifelong-glmnet", "lifelong-glmnet-practitioner"]
 SMALL_GLMNET = {"num_features": "16", "num_tasks": "3", "horizon": "12"}
-SMALL = {"num_features": "8", "support_size": "2", "num_tasks": "4", "horizon": "16", "offline_rows": "6"}
+SMALL = {"num_features": "8", "support_size": "2", "num_tasks": "4", "horizon": "16"}
+OFFLINE = SMALL | {"offline_rows": "6"}
 PAPER = [
     "offline-cosine",
     "offline-cosine2d",
@@ -55,7 +72,7 @@ def lifelong():
 
 @pytest.fixture(scope="module")
 def offline():
-    return run_experiment(override(find("offline-cosine2d"), SMALL), num_seeds=3)
+    return run_experiment(override(find("offline-cosine2d"), OFFLINE), num_seeds=3)
 
 
 @pytest.fixture(scope="module")
@@ -76,15 +93,15 @@ def tuning(request):
 def test_all_experiments_of_the_paper_are_registered_with_its_numbers():
     assert set(PAPER) <= set(REGISTRY)
     for name in PAPER:
-        experiment = find(name)
-        assert experiment.num_features == 50
-        assert experiment.support_size == 5
-        assert (experiment.nu, experiment.regulariser, experiment.omega) == (10, 0.1, 0.25)
-        assert (experiment.norm_bound, experiment.beta_min, experiment.noise_std) == (10, 0.5, 0.1)
-        lams = (experiment.lam, experiment.lam_federated)
-        assert lams == ((0.25, 0.015) if experiment.kind == "offline" else (0.5, 0.2))
-        assert (experiment.num_tasks, experiment.horizon) == ((30, 70) if "offline" in name else (20, 100))
-        assert experiment.data == ("all" if name.endswith("-all") else "exploration")
+        one = find(name).settings()
+        assert one["num_features"] == 50
+        assert one["support_size"] == 5
+        assert (one["nu"], one["regulariser"], one["omega"], one["omega_federated"]) == (10, 0.1, 0.25, 0.25)
+        assert (one["norm_bound"], one["beta_min"], one["noise_std"]) == (10, 0.5, 0.1)
+        assert (one["lam"], one["lam_federated"]) == ((0.25, 0.015) if "offline" in name else (0.5, 0.2))
+        assert (one["num_tasks"], one["horizon"]) == ((30, 70) if "offline" in name else (20, 100))
+        assert one["data"] == ("all" if name.endswith("-all") else "exploration")
+        assert ("offline_rows" in one) == ("offline" in name)
 
 
 def test_a_tuned_experiment_stands_beside_its_printed_one():
@@ -92,7 +109,7 @@ def test_a_tuned_experiment_stands_beside_its_printed_one():
     assert tuned
     for name in tuned:
         printed = find(name.removesuffix("-tuned"))
-        assert find(name).features == printed.features
+        assert find(name)["features"] == printed["features"]
         assert find(name).settings() != printed.settings()
 
 
@@ -135,7 +152,7 @@ def test_all_agents_of_a_seed_face_the_same_tasks(lifelong):
 
 
 def test_chunks_of_seeds_equal_one_batch(lifelong, monkeypatch):
-    monkeypatch.setitem(runner.MAX_SEEDS_AT_ONCE, "lifelong", 2)
+    monkeypatch.setattr(Lifelong, "seeds_at_once", 2)
     chunked = run_experiment(lifelong.experiment, num_seeds=3)
     later = run_experiment(lifelong.experiment, num_seeds=1, first_seed=2)
     for name, run in lifelong.results.items():
@@ -184,7 +201,7 @@ def test_a_run_is_named_by_what_differs_from_the_registered_one():
     other = override(experiment, {"num_tasks": "4", "lam": "3e-1"})
     assert folder.run_name(one) == folder.run_name(other) == "lifelong-cosine,num_tasks=4,lam=0.3"
     assert folder.run_title(one) == "lifelong-cosine, num_tasks=4, lam=0.3"
-    many = {name: str(value / 3) for name, value in experiment.numbers().items()}
+    many = {name: str(value / 3) for name, value in experiment.data().items()}
     names = {folder.run_name(override(experiment, {**many, "nu": str(nu)})) for nu in range(1, 20)}
     assert len(names) == 19 and all(len(name) <= folder.MAX_NAME for name in names)
     assert all(f"{name}=" in folder.run_title(override(experiment, many)) for name in many)
@@ -230,7 +247,7 @@ def test_offline_learners_with_priors_of_other_shapes_run_side_by_side():
 
 def test_the_offline_figure_and_the_summary_count_the_same_kernels(monkeypatch):
     # lam this large selects nothing, so that all kernels are in use; the federated vote selects some.
-    changes = SMALL | {"lam": "1e6", "num_tasks": "3", "horizon": "4"}
+    changes = OFFLINE | {"lam": "1e6", "num_tasks": "3", "horizon": "4"}
     result = run_experiment(override(find("offline-cosine"), changes), num_seeds=2)
     figures, drawn = [], plot.figure_offline
 
@@ -367,10 +384,7 @@ def test_what_cannot_fit_is_refused_before_it_is_allocated(name, changes, seeds,
         ({"features": "sine"}, "'features' should be one of"),
         ({"support_size": "99"}, "'support_size' should be at most"),
         ({"beta_min": "9"}, "'beta_min' should be below"),
-        ({"environment": "svm"}, "'environment' should be one of synthetic, glmnet"),
-        ({"environment": "glmnet"}, "'features' of glmnet should be one of cosine2d"),
-        ({"half": "third"}, "'half' should be one of all, first, second"),
-        ({"metric": "brier"}, "'metric' should be one of auc, accuracy, logloss"),
+        ({"environment": "svm"}, "There is no setting 'environment'"),
         ({"rewards": "cooked"}, "'rewards' should be one of raw, standardised"),
     ],
 )
@@ -379,30 +393,61 @@ def test_settings_that_cannot_be(changes, message):
         override(find("lifelong-cosine"), changes)
 
 
-@pytest.mark.parametrize("changes", [{"environment": "glmnet"}, {"rewards": "standardised"}])
-def test_offline_experiments_are_synthetic_and_raw(changes):
-    with pytest.raises(SettingError, match="'environment' and 'rewards' should be synthetic and raw"):
-        override(find("offline-cosine2d"), changes)
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"half": "third"}, "'half' should be one of all, first, second"),
+        ({"metric": "brier"}, "'metric' should be one of auc, accuracy, logloss"),
+        ({"features": "legendre"}, "'features' of glmnet should be one of cosine2d"),
+    ],
+)
+def test_settings_that_a_table_does_not_take(changes, message):
+    with pytest.raises(SettingError, match=message):
+        override(find("lifelong-glmnet"), changes)
+
+
+@pytest.mark.parametrize("name", ["environment", "rewards", "kind", "name", "half"])
+def test_only_settings_of_the_parts_can_be_changed(name):
+    with pytest.raises(SettingError, match=f"There is no setting '{name}'"):
+        override(find("offline-cosine2d"), {name: "raw"})
 
 
 def test_numbers_of_any_kind_become_the_declared_type():
-    small = {name: int(value) for name, value in SMALL.items()} | {"num_tasks": 2, "horizon": 4}
+    small = {name: int(value) for name, value in SMALL.items()}
+    small |= {"num_tasks": 2, "horizon": 4}
     given = {"lam": 1, "nu": np.int64(10), "omega": np.float32(0.25), "explore_scale": 2}
-    whole = Experiment("mine", "in whole numbers", **{**small, **given, "horizon": np.int32(4)})
-    plain = Experiment("mine", "in whole numbers", **small, **{name: float(x) for name, x in given.items()})
-    assert whole == plain and whole.numbers() == plain.numbers()
-    for field in dataclasses.fields(Experiment):
-        assert type(getattr(whole, field.name)) is field.type
-        assert (field.name in whole.numbers()) == (field.type is float)
-    assert type(dataclasses.replace(plain, lam=3).lam) is float
+    base = find("lifelong-cosine")
+    whole = base.changed({**small, **given, "horizon": np.int32(4)})
+    plain = base.changed({**small, **{name: float(x) for name, x in given.items()}})
+    assert whole == plain and whole.settings() == plain.settings() and whole != base
+    for name, value in base.settings().items():
+        assert type(whole[name]) is type(value)
+    assert type(plain.changed({"lam": 3})["lam"]) is float
     result = run_experiment(whole, num_seeds=1)
     assert np.isfinite(result.results["libo"].regret).all()
+
+
+def test_what_is_data_is_said_on_the_fields():
+    lifelong, tuning = find("lifelong-cosine"), find("lifelong-glmnet")
+    hyper = {"nu", "regulariser", "lam", "omega", "lam_federated", "omega_federated", "alpha", "noise_std"}
+    assert set(lifelong.data()) == hyper | {"norm_bound", "beta_min"}
+    assert set(tuning.data()) == hyper
+    static = set(lifelong.settings()) - set(lifelong.data())
+    assert {"explore_scale", "tol", "data", "features", "num_tasks"} <= static
+    # Experiments share a program if and only if they differ in data alone.
+    name = lifelong.program_name()
+    for setting, value in lifelong.settings().items():
+        other = {"exploration": "all", "constant": "sqrt", "cosine": "legendre", "raw": "standardised"}.get(
+            value, value if isinstance(value, str) else value / 2 if isinstance(value, float) else value - 1
+        )
+        changed = lifelong.changed({setting: other})
+        assert changed[setting] != value
+        assert (changed.program_name() == name) == (setting in lifelong.data()), setting
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"lam": "0.5"}, "'lam' should be a number, but got '0.5'"),
         ({"lam": None}, "'lam' should be a number, but got nothing"),
         ({"lam": True}, "'lam' should be a number, but got True"),
         ({"lam": 1j}, "'lam' should be a number"),
@@ -415,16 +460,113 @@ def test_numbers_of_any_kind_become_the_declared_type():
         ({"num_tasks": 10**400}, "'num_tasks' should be a whole number up to 2147483647"),
         ({"features": "cosines"}, "'features' should be one of cosine, .*, but got 'cosines'"),
         ({"features": 3}, "'features' should be a word, but got 3"),
-        ({"kind": "online"}, "'kind' should be one of lifelong, offline, but got 'online'"),
-        ({"kind": "offline", "rewards": "standardised"}, "should be synthetic and raw offline"),
         ({"support_size": 51}, "'support_size' should be at most num_features = 50"),
+        ({"explore_scale": -1}, "'explore_scale' should be a number >= 0"),
+        ({"noise_std": -1}, "'noise_std' should be a number >= 0"),
     ],
 )
-def test_settings_are_checked_at_construction(changes, message):
+def test_settings_are_checked_when_they_are_changed(changes, message):
     with pytest.raises(SettingError, match=message):
-        Experiment("mine", "of mine", **changes)
+        find("lifelong-cosine").changed(changes)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Spec(MetaKGL, lam=-1.0, omega=0.1), "'lam' should be a number >= 0, but got -1"),
+        (lambda: Spec(MetaKGL, lamb=1.0), "'lamb' is no argument of MetaKGL. Did you mean 'lam'"),
+        (lambda: Spec(MetaKGL, data="some"), "'data' should be one of exploration, all"),
+        (lambda: Spec(MetaKGL, exploration=[1]), "'exploration' should be a number, a word or a Spec"),
+        (lambda: Spec(MetaKGL, lam=1.0).named(omega="o"), "'omega' is not given to MetaKGL"),
+        (lambda: Spec(parts.glmnet, half="third"), "'half' should be one of all, first, second"),
+    ],
+)
+def test_specifications_are_checked_at_construction(make, message):
     with pytest.raises(SettingError, match=message):
-        dataclasses.replace(find("lifelong-cosine"), **changes)
+        make()
+
+
+# --- experiments of one's own ---
+
+
+def own_experiment(name="mine", **more):
+    parts = dict(
+        environment=Spec(SyntheticEnv.draw, support_size=2, noise_std=0.2),
+        features=Spec(Cosine, num_features=6),
+        policy=Spec(GPTS, noise_std=0.1).named(noise_std="assumed_noise"),
+        agents={"full": Spec(FixedPrior), "libo": Spec(MetaKGL, lam=0.3, omega=0.1)},
+        protocol=Spec(Lifelong, num_tasks=3, horizon=8),
+    )
+    return Experiment(name, "of my own", **{**parts, **more})
+
+
+@pytest.fixture
+def registered(monkeypatch):
+    monkeypatch.setattr(registry, "_own", {})
+
+
+def test_an_experiment_of_ones_own_runs_like_the_papers(registered, tmp_path):
+    mine = register(own_experiment())
+    assert find("mine") is mine and "mine" in list(REGISTRY) and len(REGISTRY) == len(list(REGISTRY))
+    assert mine.settings() == {
+        "num_tasks": 3,
+        "horizon": 8,
+        "num_features": 6,
+        "support_size": 2,
+        "noise_std": 0.2,
+        "assumed_noise": 0.1,
+        "lam": 0.3,
+        "omega": 0.1,
+    }
+    result = run_experiment(mine, num_seeds=2)
+    assert result.true_support.sum() == 4
+    path = folder.write_result(result, tmp_path, extra_timing={}).path
+    assert json.loads((path / "summary.json").read_text())["settings"] == mine.settings()
+    # By hand.
+    env_key, run_key = jax.random.split(jax.random.fold_in(jax.random.key(0), 1))
+    env = SyntheticEnv.draw(Cosine(6), support_size=2, noise_std=0.2, key=env_key)
+    learner = MetaKGL(lam=0.3, omega=0.1)
+    by_hand = run_lifelong(env, Cosine(6), GPTS(0.1), learner, num_tasks=3, horizon=8, key=run_key)
+    np.testing.assert_array_equal(result.results["libo"].actions[1], by_hand.actions)
+    np.testing.assert_allclose(result.results["libo"].regret[1], by_hand.regret, rtol=1e-9, atol=1e-9)
+
+
+def test_agents_share_settings_of_one_name(registered):
+    other = Spec(MetaKGL, lam=0.4, omega=0.1)
+    agents = {"a": Spec(MetaKGL, lam=0.3, omega=0.1), "b": other}
+    with pytest.raises(SettingError, match=r"'lam' should have one value, but got 0.3 and 0.4: .*Spec.named"):
+        own_experiment(agents=agents)
+    two = own_experiment(agents=agents | {"b": other.named(lam="lam_b")})
+    changed = two.changed({"lam": 1.0, "omega": 0.2})
+    assert (changed["lam"], changed["lam_b"], changed["omega"]) == (1.0, 0.4, 0.2)
+    assert changed.agents["b"].settings() == {"lam_b": 0.4, "omega": 0.2}
+
+
+def test_programs_of_other_peoples_code_are_not_stored_by_name():
+    def my_learner(env, features, lam):
+        return MetaKGL(lam=lam, omega=0.1)
+
+    assert own_experiment().program_name() is not None
+    mine = own_experiment(agents={"mine": Spec(my_learner, lam=0.5)})
+    assert mine.program_name() is None and "lam" in mine.data()
+
+
+@pytest.mark.parametrize("name", ["lifelong-cosine", "", "a/b", "a b", ".hidden", "a\n"])
+def test_names_that_cannot_be_registered(registered, name):
+    with pytest.raises(SettingError, match="'name' should"):
+        register(own_experiment(name))
+
+
+def test_files_that_register_experiments(registered, tmp_path):
+    path = tmp_path / "mine.py"
+    with pytest.raises(SettingError, match="should be a Python file"):
+        load_experiments(path)
+    path.write_text("raise ValueError('oh')")
+    with pytest.raises(SettingError, match=r"cannot be run .ValueError: oh"):
+        load_experiments(path)
+    path.write_text("import jlibo")
+    with pytest.raises(SettingError, match="registers no experiment"):
+        load_experiments(path)
 
 
 def test_an_unknown_experiment_offers_the_nearest():
@@ -432,31 +574,34 @@ def test_an_unknown_experiment_offers_the_nearest():
         find("lifelong-cosin")
 
 
-def test_numbers_are_data_and_do_not_recompile(lifelong):
-    experiment = lifelong.experiment
-    other = dataclasses.replace(experiment, lam=0.3, nu=2.0)
-    assert set(experiment.numbers()) == set(other.numbers())
-    shapes = [jax.tree.map(np.shape, e.numbers()) for e in (experiment, other)]
-    assert shapes[0] == shapes[1]
+def test_numbers_are_data_and_do_not_recompile(lifelong, count_traces, monkeypatch):
+    counted, counter = count_traces(parts.synthetic)
+    agents = lifelong.experiment.agents
+    spec = Spec(counted, support_size=2, norm_bound=10.0, beta_min=0.5, noise_std=0.1)
+    experiment = dataclasses.replace(lifelong.experiment, environment=spec, agents=agents)
+    prepared = prepare_experiment(experiment, num_seeds=2)
+    traced = counter.count
+    other = prepare_experiment(experiment.changed({"lam": 0.3, "nu": 2.0}), num_seeds=2)
+    assert counter.count == 2 * traced and other.compiled.program.digest == prepared.compiled.program.digest
 
 
 # --- tuning real models: the paper's second environment ---
 
 
 def test_glmnet_is_registered_with_the_printed_numbers():
-    experiment = find("lifelong-glmnet")
-    assert (experiment.horizon, experiment.num_features, experiment.num_tasks) == (144, 100, 49)
-    assert (experiment.lam, experiment.lam_federated) == (0.015, 2.6e-6)
-    assert (experiment.omega, experiment.omega_federated, experiment.alpha) == (0.25, 1e-6, 0.25)
-    assert (experiment.nu, experiment.regulariser, experiment.noise_std) == (10, 0.1, 0)
-    assert (experiment.data, experiment.rewards, experiment.half) == ("exploration", "raw", "all")
-    assert experiment.environment == "glmnet" and experiment.explore_scale == 1
+    one = find("lifelong-glmnet").settings()
+    assert (one["horizon"], one["num_features"], one["num_tasks"]) == (144, 100, 49)
+    assert (one["lam"], one["lam_federated"]) == (0.015, 2.6e-6)
+    assert (one["omega"], one["omega_federated"], one["alpha"]) == (0.25, 1e-6, 0.25)
+    assert (one["nu"], one["regulariser"], one["noise_std"]) == (10, 0.1, 0)
+    assert (one["data"], one["rewards"], one["half"]) == ("exploration", "raw", "all")
+    assert one["explore_scale"] == 1
     for name in GLMNET:
-        assert find(name).agents == ("random", "full", "libo", "flibo")
+        assert list(find(name).agents) == ["random", "full", "libo", "flibo"]
 
 
 def test_base_kernels_as_printed_and_as_one_would_have_them():
-    printed, ours = (worlds.make_features(find(name)) for name in GLMNET)
+    printed, ours = (find(name).features.make() for name in GLMNET)
     assert printed.num_groups == ours.num_groups == 100
     assert (printed.free_groups, ours.free_groups) == ((), (ours.names.index("constant"),))
     assert all("x1" in name and "x2" in name for name in printed.names)
@@ -466,32 +611,31 @@ def test_base_kernels_as_printed_and_as_one_would_have_them():
 
 def test_halves_share_no_data():
     names = load_table("glmnet").tasks
-    first, second = (worlds.half_of(names, half) for half in ("first", "second"))
-    assert worlds.half_of(names, "all") == list(range(49)) == sorted(first + second)
+    first, second = (parts.half_of(names, half) for half in ("first", "second"))
+    assert parts.half_of(names, "all") == list(range(49)) == sorted(first + second)
     assert not set(first) & set(second)
     twins = {names.index("australian"), names.index("crx")}  # the same credit applications
     assert twins <= set(first) or twins <= set(second)
     assert abs(len(first) - len(second)) <= 3
     # What is reported is played on all of its half, and was chosen on the other.
     practitioner = find("lifelong-glmnet-practitioner")
-    assert (practitioner.half, practitioner.num_tasks) == ("second", len(second))
+    assert (practitioner["half"], practitioner["num_tasks"]) == ("second", len(second))
 
 
 @pytest.mark.parametrize("half, most", [("all", 49), ("first", 26), ("second", 23)])
 def test_no_more_tasks_than_the_table_has(half, most):
-    experiment = dataclasses.replace(find("lifelong-glmnet"), half=half, num_tasks=most + 1)
+    experiment = find("lifelong-glmnet")
     with pytest.raises(SettingError, match=f"'num_tasks' should be at most {most}, but got {most + 1}"):
-        run_experiment(experiment, num_seeds=1)
-    worlds.check_num_tasks(dataclasses.replace(experiment, num_tasks=most))
+        experiment.changed({"half": half, "num_tasks": most + 1})
+    experiment.changed({"half": half, "num_tasks": most})
 
 
 @pytest.mark.parametrize("metric, sign", [("auc", 1), ("accuracy", 1), ("logloss", -1)])
 def test_rewards_are_a_metric_of_the_table_and_more_is_better(metric, sign):
-    experiment = dataclasses.replace(find("lifelong-glmnet"), metric=metric, half="first")
-    features = worlds.make_features(experiment)
-    env = worlds.make_env(experiment, features, experiment.numbers(), key=jax.random.key(0))
+    experiment = find("lifelong-glmnet").changed({"metric": metric, "half": "first", "num_tasks": 26})
+    env = experiment.make_world(key=jax.random.key(0)).env
     table = load_table("glmnet")
-    places = worlds.half_of(table.tasks, "first")
+    places = parts.half_of(table.tasks, "first")
     np.testing.assert_allclose(env.values, sign * table.metrics[metric][places])
     assert sorted(env.order.tolist()) == list(range(26)) != env.order.tolist()
     assert (np.asarray(env.candidates).min(0) == 0).all() and (np.asarray(env.candidates).max(0) == 1).all()
@@ -546,21 +690,21 @@ def test_settings_are_chosen_by_the_rule_that_is_stated():
 
 def test_the_practitioners_settings_are_of_the_grid_and_not_at_its_edge():
     ours = find("lifelong-glmnet-practitioner")
-    assert ours.nu in choose_glmnet.NUS[1:-1]
+    assert ours["nu"] in choose_glmnet.NUS[1:-1]
     inner = choose_glmnet.LAMS_AND_OMEGAS[1:-1]
-    assert {(ours.lam, ours.omega), (ours.lam_federated, ours.omega_federated)} <= set(inner)
+    pairs = {(ours["lam"], ours["omega"]), (ours["lam_federated"], ours["omega_federated"])}
+    assert pairs <= set(inner)
 
 
 def test_every_seed_looks_up_the_table_in_an_order_of_its_own(tuning):
     """And random search plays the uniform draws that explore for the others."""
     experiment = tuning.experiment
-    features = worlds.make_features(experiment)
     table = load_table("glmnet")
-    values = table.metric("auc")[worlds.half_of(table.tasks, experiment.half)]
+    values = table.metric("auc")[parts.half_of(table.tasks, experiment["half"])]
     orders = []
     for number, seed in enumerate((5, 6)):
-        env_key, run_key = jax.random.split(jax.random.fold_in(jax.random.key(0), seed))
-        env = worlds.make_env(experiment, features, experiment.numbers(), key=env_key)
+        world = experiment.make_world(key=jax.random.fold_in(jax.random.key(0), seed))
+        env, run_key = world.env, world.key
         orders.append(np.asarray(env.order)[:3].tolist())
         for task, row in enumerate(orders[-1]):
             draws = draw_task(env, task, 12, key=run_key)
@@ -578,6 +722,6 @@ def test_every_seed_looks_up_the_table_in_an_order_of_its_own(tuning):
 
 
 def test_free_groups_are_in_use_after_every_task(tuning):
-    free = worlds.make_features(tuning.experiment).free_groups
+    free = tuning.experiment.features.make().free_groups
     for name in ("libo", "flibo"):
         assert np.asarray(tuning.results[name].support)[..., list(free)].all()

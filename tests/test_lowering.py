@@ -22,10 +22,12 @@ import jlibo
 from jlibo.belief import posterior as gp
 from jlibo.belief.moments import Moments
 from jlibo.belief.prior import semidefinite_cholesky
-from jlibo.experiments import runner
-from jlibo.experiments.settings import find
+from jlibo.experiments import find
+from jlibo.experiments.run import ExperimentRun
 from jlibo.lifelong.loop import run_agents
 from jlibo.meta import Setting, TaskData
+from jlibo.sweeps.points import as_points
+from jlibo.sweeps.program import trace
 from jlibo.tune import arrays, ask, engine
 
 PLATFORMS = ("cuda", "tpu")
@@ -170,10 +172,11 @@ def function_run(data):
     )
 
 
-def of_experiment(name, make):
+def of_experiment(name):
     experiment = find(name)
-    fn, shapes = make(experiment, 2)
-    return Entry(fn, jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), leaf.dtype), shapes))
+    run_fn = ExperimentRun(experiment, ("regret", "support", "true_support"))
+    program = trace(run_fn, as_points([experiment.data()]), jax.random.key(0), dims=run_fn.dims)
+    return Entry(program.chunk_fn(2), program.arguments(2))
 
 
 def solver(fn):
@@ -279,8 +282,8 @@ ENTRIES: dict[str, Callable[[], Entry]] = {
     "run_agents, without repeats": lambda: Entry(partial(lifelong, ("MetaKGL",), repeats=False), (KEY,)),
     "run_lifelong, a table": lambda: Entry(table_run, (floats(NUM_TASKS, 9), KEY)),
     "run_lifelong, functions": lambda: Entry(function_run, (KEY,)),
-    "experiment lifelong-cosine": partial(of_experiment, "lifelong-cosine", runner._make_lifelong),
-    "experiment offline-cosine": partial(of_experiment, "offline-cosine", runner._make_offline),
+    "experiment lifelong-cosine": partial(of_experiment, "lifelong-cosine"),
+    "experiment offline-cosine": partial(of_experiment, "offline-cosine"),
     "tuner learn": lambda: Entry(
         tuner_learn,
         (

@@ -13,7 +13,7 @@ import pytest
 from jlibo import Labelled, cli
 from jlibo.experiments import find, override, run_experiment
 from jlibo.experiments.config import DEFAULT_OUTPUTS, check_config, read_config
-from jlibo.experiments.sweep_run import OUTPUTS
+from jlibo.experiments.run import TRUE_SUPPORT, outputs_of
 from jlibo.sweeps import BudgetError, SweepFolderError
 from jlibo.sweeps.dask_engine import ClusterError, WorkerError
 
@@ -202,7 +202,8 @@ def test_what_a_file_may_leave_out():
     )
     assert listed.grid == [{"lam": 1.0, "nu": 2.5}] and isinstance(listed.grid[0]["lam"], float)
     assert listed.memory_budget == 2**29 and listed.chunk == 7
-    assert set(DEFAULT_OUTPUTS) <= set(OUTPUTS)
+    assert {*DEFAULT_OUTPUTS, TRUE_SUPPORT} <= set(outputs_of(find("lifelong-cosine")))
+    assert TRUE_SUPPORT not in outputs_of(find("lifelong-glmnet"))
 
 
 @pytest.mark.parametrize(
