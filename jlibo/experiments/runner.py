@@ -28,7 +28,7 @@ from jlibo.experiments.budget import check_fits
 from jlibo.experiments.settings import Experiment
 from jlibo.features import AbstractFeatures
 from jlibo.lifelong import metrics
-from jlibo.lifelong.loop import LifelongResult, Plan, plan_agents, play_tasks, start_agents
+from jlibo.lifelong.loop import AgentPlan, LifelongResult, plan_agents, play_tasks, start_agents
 from jlibo.lifelong.offline import OfflineResult, run_offline
 from jlibo.solver.solution import Status, count_statuses
 from jlibo.sweeps.program_cache import Program, build
@@ -229,7 +229,7 @@ def _make_lifelong(experiment: Experiment, at_once: int):
 
     def start(seed, numbers) -> tuple[Any, ...]:
         env, learners, run_key = _one_seed(experiment, features, seed, numbers)
-        plan: Plan = plan_agents(
+        plan: AgentPlan = plan_agents(
             env, features, learners, num_tasks=experiment.num_tasks, horizon=experiment.horizon
         )
         return env, learners, run_key, plan, start_agents(learners, plan, scaling)
@@ -244,7 +244,7 @@ def _make_lifelong(experiment: Experiment, at_once: int):
             features,
             worlds.make_policy(numbers),
             learners,
-            plan.settings,
+            plan.sizes,
             jax.tree.unflatten(structure, begin),
             indices,
             jnp.asarray(plan.counts)[indices],

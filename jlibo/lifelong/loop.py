@@ -34,7 +34,7 @@ from jlibo.lifelong.one_task import TaskResult, draw_task, run_task
 from jlibo.meta.base import (
     AbstractMetaLearner,
     MetaInfo,
-    Setting,
+    RunSizes,
     TaskData,
     check_run_noise,
     only_present,
@@ -148,7 +148,7 @@ def run_agents(
         env, features, meta_learners, num_tasks=num_tasks, horizon=horizon, exploration=exploration
     )
     for name, learner in meta_learners.items():
-        check_run_noise(policy.noise_std, learner, plan.settings[name])
+        check_run_noise(policy.noise_std, learner, plan.sizes[name])
     states = start_agents(meta_learners, plan, scaling) if carry is None else carry
     indices = jnp.arange(tasks.start, tasks.stop)
     counts = jnp.asarray(plan.counts[tasks.start : tasks.stop])
@@ -159,7 +159,7 @@ def run_agents(
         policy,
         names,
         tuple(meta_learners[name] for name in names),
-        tuple(plan.settings[name] for name in names),
+        tuple(plan.sizes[name] for name in names),
         tuple(states[name] for name in names),
         indices,
         counts,
@@ -178,7 +178,7 @@ def _play_compiled(
     policy,
     names,
     learners,
-    settings,
+    sizes,
     states,
     indices,
     counts,
@@ -193,7 +193,7 @@ def _play_compiled(
         features,
         policy,
         dict(zip(names, learners, strict=True)),
-        dict(zip(names, settings, strict=True)),
+        dict(zip(names, sizes, strict=True)),
         dict(zip(names, states, strict=True)),
         indices,
         counts,
@@ -206,10 +206,10 @@ def _play_compiled(
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class AgentPlan:
     """What a run of several agents is, before it starts: nothing in it is traced."""
 
-    settings: dict[str, Setting]
+    sizes: dict[str, RunSizes]
     counts: np.ndarray
     """Forced exploration steps, [tasks, agents]."""
 
@@ -222,7 +222,7 @@ def plan_agents(
     num_tasks: int,
     horizon: int,
     exploration: Mapping[str, AbstractExploration] | None = None,
-) -> Plan:
+) -> AgentPlan:
     """Sizes and schedules of the agents; all of it known before tracing."""
     check_num_tasks(env, num_tasks)
     check_count("horizon", horizon)
@@ -238,19 +238,19 @@ def plan_agents(
     dtype = env.candidates.dtype
     if not jnp.issubdtype(dtype, jnp.floating):
         dtype = jnp.result_type(float)
-    settings = {
-        name: Setting(features.groups, num_tasks, horizon, int(most), dtype, features.free_groups)
+    sizes = {
+        name: RunSizes(features.groups, num_tasks, horizon, int(most), dtype, features.free_groups)
         for name, most in zip(meta_learners, counts.max(0), strict=True)
     }
-    return Plan(settings, counts)
+    return AgentPlan(sizes, counts)
 
 
 def start_agents(
-    meta_learners: Mapping[str, AbstractMetaLearner], plan: Plan, scaling: AbstractScaling = RAW
+    meta_learners: Mapping[str, AbstractMetaLearner], plan: AgentPlan, scaling: AbstractScaling = RAW
 ) -> dict[str, Any]:
     """Every agent's state before the first task: its learner's, and that of its units."""
     return {
-        name: (learner.init(plan.settings[name]), scaling.init(plan.settings[name].dtype))
+        name: (learner.init(plan.sizes[name]), scaling.init(plan.sizes[name].dtype))
         for name, learner in meta_learners.items()
     }
 
@@ -260,7 +260,7 @@ def play_tasks(
     features: AbstractFeatures,
     policy: AbstractPolicy,
     meta_learners: Mapping[str, AbstractMetaLearner],
-    settings: Mapping[str, Setting],
+    sizes: Mapping[str, RunSizes],
     states: Mapping[str, Any],
     indices: Int[Array, " tasks"],
     counts: Int[Array, "tasks agents"],
@@ -272,7 +272,7 @@ def play_tasks(
 ) -> dict[str, LifelongResult]:
     """Play the tasks numbered `indices`. Numbers are data here: one compiled program plays any part of a run
     of the same length."""
-    horizon = next(iter(settings.values())).horizon
+    horizon = next(iter(sizes.values())).horizon
     candidate_features = features(env.candidates)
 
     def play_task(states, step):
@@ -280,7 +280,7 @@ def play_tasks(
         draws = draw_task(env, index, horizon, repeats=repeats, key=key)
         points = draws.task.points
         task_features = candidate_features if points is None else features(points)
-        priors = [learner.prior(states[name][0], settings[name]) for name, learner in meta_learners.items()]
+        priors = [learner.prior(states[name][0], sizes[name]) for name, learner in meta_learners.items()]
         scale_states = _stack([states[name][1] for name in meta_learners])
         play = jax.vmap(partial(run_task, repeats=repeats), in_axes=(None, 0, None, None, 0, None, 0))
         prior = _stack(in_one_shape(priors, policy.noise_std))
@@ -293,8 +293,8 @@ def play_tasks(
             usable = jnp.isfinite(result.rewards) & jnp.isfinite(result.regret)
             if not env.always_finite:
                 data = only_present(data, usable)
-            data, units = settled(data, scaling, policy.noise_std, settings[name])
-            state, info = learner.update(state, data, settings[name])
+            data, units = settled(data, scaling, policy.noise_std, sizes[name])
+            state, info = learner.update(state, data, sizes[name])
             infos[name] = eqx.tree_at(lambda i: i.status, info, draws.status(info.status, usable))
             new_states[name] = state, scaling.update(scale_state, units)
         if progress_fn is not None:

@@ -15,7 +15,7 @@ from jlibo.belief.prior import Prior, PriorMixture, in_one_shape
 from jlibo.envs.base import AbstractEnv, check_num_tasks
 from jlibo.features import AbstractFeatures
 from jlibo.lifelong.one_task import draw_task, run_task
-from jlibo.meta.base import AbstractMetaLearner, Setting, TaskData
+from jlibo.meta.base import AbstractMetaLearner, RunSizes, TaskData
 from jlibo.policies.base import AbstractPolicy
 
 
@@ -44,7 +44,7 @@ def run_offline(
     """Learn from `num_tasks` tasks of `num_rows` uniform draws, then play a new task of `horizon` steps."""
     check_num_tasks(env, num_tasks, held_out=1)
     candidate_features = features(env.candidates)
-    setting = Setting(
+    sizes = RunSizes(
         features.groups, num_tasks, num_rows, num_rows, candidate_features.dtype, features.free_groups
     )
 
@@ -57,11 +57,11 @@ def run_offline(
         )
         new_states, priors, infos = {}, [], {}
         for name, learner in meta_learners.items():
-            new_states[name], infos[name] = learner.update(states[name], data, setting)
-            priors.append(learner.prior(new_states[name], setting))
+            new_states[name], infos[name] = learner.update(states[name], data, sizes)
+            priors.append(learner.prior(new_states[name], sizes))
         return new_states, (in_one_shape(priors, policy.noise_std), infos)
 
-    states = {name: learner.init(setting) for name, learner in meta_learners.items()}
+    states = {name: learner.init(sizes) for name, learner in meta_learners.items()}
     _, (priors, infos) = jax.lax.scan(learn, states, jnp.arange(num_tasks))
     test = draw_task(env, jnp.asarray(num_tasks), horizon, key=key)
 

@@ -22,7 +22,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jlibo.belief.prior import Prior, mixture
 from jlibo.fields import hyper_parameter
-from jlibo.meta.base import AbstractMetaLearner, Setting, TaskData, info_of, selected_prior
+from jlibo.meta.base import AbstractMetaLearner, RunSizes, TaskData, info_of, selected_prior
 from jlibo.meta.exploration import AbstractExploration, FirstTasksExploration
 from jlibo.meta.hierarchy import fit_hierarchy
 from jlibo.meta.past import PastTasks, no_past, remember
@@ -61,40 +61,40 @@ class AdaptiveMetaKGL(AbstractMetaLearner):
 
     data: ClassVar[str] = "all"
 
-    def init(self, setting):
-        support = jnp.ones(setting.num_groups, bool)
-        learned = self._matrix(selected_prior(support, setting), setting)
-        return AdaptiveState(no_past(self.data, setting), jnp.zeros((), jnp.int32), support, learned)
+    def init(self, sizes):
+        support = jnp.ones(sizes.num_groups, bool)
+        learned = self._matrix(selected_prior(support, sizes), sizes)
+        return AdaptiveState(no_past(self.data, sizes), jnp.zeros((), jnp.int32), support, learned)
 
-    def prior(self, state, setting):
-        wide = self._matrix(selected_prior(jnp.ones(setting.num_groups, bool), setting), setting)
+    def prior(self, state, sizes):
+        wide = self._matrix(selected_prior(jnp.ones(sizes.num_groups, bool), sizes), sizes)
         return mixture([state.learned, wide], jnp.stack([1 - self.wide_weight, self.wide_weight]))
 
-    def update(self, state, data: TaskData, setting):
-        past = remember(state.past, state.num_done, data, self.data, setting)
-        return self.learn(past, state.num_done + 1, setting)
+    def update(self, state, data: TaskData, sizes):
+        past = remember(state.past, state.num_done, data, self.data, sizes)
+        return self.learn(past, state.num_done + 1, sizes)
 
-    def learn(self, past: PastTasks, num_done, setting):
-        support, solution = jnp.ones(setting.num_groups, bool), None
+    def learn(self, past: PastTasks, num_done, sizes):
+        support, solution = jnp.ones(sizes.num_groups, bool), None
         if self.select:
-            noise_std = self.noise_std.astype(setting.dtype)
+            noise_std = self.noise_std.astype(sizes.dtype)
             support, solution = choose_support(
-                past, noise_std, setting, num_lams=self.num_lams, tol=self.tol, max_steps=self.max_steps
+                past, noise_std, sizes, num_lams=self.num_lams, tol=self.tol, max_steps=self.max_steps
             )
-        chosen, every = selected_prior(support, setting), selected_prior(jnp.ones_like(support), setting)
-        share = self.unselected_weight.astype(setting.dtype)
+        chosen, every = selected_prior(support, sizes), selected_prior(jnp.ones_like(support), sizes)
+        share = self.unselected_weight.astype(sizes.dtype)
         wide = Prior(chosen.mean, (1 - share) * chosen.covariance + share * every.covariance)
         learned = fit_hierarchy(
             past,
-            self._matrix(wide, setting),
+            self._matrix(wide, sizes),
             wide,
             num_steps=self.num_steps,
-            covariance_tasks=self.covariance_tasks.astype(setting.dtype),
-            mean_tasks=self.mean_tasks.astype(setting.dtype),
-            noise_std=self.noise_std.astype(setting.dtype),
+            covariance_tasks=self.covariance_tasks.astype(sizes.dtype),
+            mean_tasks=self.mean_tasks.astype(sizes.dtype),
+            noise_std=self.noise_std.astype(sizes.dtype),
         )
         new = AdaptiveState(past, num_done, support, learned)
-        return new, info_of(support, solution, setting)
+        return new, info_of(support, solution, sizes)
 
-    def _matrix(self, prior: Prior, setting: Setting) -> Prior:
-        return Prior(prior.mean, jnp.diag(prior.covariance), self.noise_std.astype(setting.dtype))
+    def _matrix(self, prior: Prior, sizes: RunSizes) -> Prior:
+        return Prior(prior.mean, jnp.diag(prior.covariance), self.noise_std.astype(sizes.dtype))

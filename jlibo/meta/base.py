@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from jlibo.meta.past import PastTasks
 
 
-class Setting(eqx.Module):
+class RunSizes(eqx.Module):
     """What is fixed before a run: sizes and groups. All of it is static."""
 
     groups: tuple[int, ...] = eqx.field(static=True)
@@ -75,7 +75,7 @@ class MetaInfo(eqx.Module):
 class AbstractMetaLearner(eqx.Module):
     """Turns finished tasks into the prior of the next one.
 
-    `state` is any pytree of arrays of fixed shapes; `setting` tells the sizes.
+    `state` is any pytree of arrays of fixed shapes; `sizes` tells the sizes.
     """
 
     exploration: eqx.AbstractVar[AbstractExploration]
@@ -84,19 +84,19 @@ class AbstractMetaLearner(eqx.Module):
     """Which steps of a task the learner uses: "exploration" (forced exploration alone) or "all"."""
 
     @abc.abstractmethod
-    def init(self, setting: Setting) -> Any:
+    def init(self, sizes: RunSizes) -> Any:
         """The state before the first task."""
 
     @abc.abstractmethod
-    def prior(self, state: Any, setting: Setting) -> Prior | PriorMixture:
+    def prior(self, state: Any, sizes: RunSizes) -> Prior | PriorMixture:
         """The prior for the next task, or several among which the task's own rewards will decide."""
 
     @abc.abstractmethod
-    def update(self, state: Any, data: TaskData, setting: Setting) -> tuple[Any, MetaInfo]:
+    def update(self, state: Any, data: TaskData, sizes: RunSizes) -> tuple[Any, MetaInfo]:
         """The state after one more finished task."""
 
     @abc.abstractmethod
-    def learn(self, past: "PastTasks", num_done: Int[Array, ""], setting: Setting) -> tuple[Any, MetaInfo]:
+    def learn(self, past: "PastTasks", num_done: Int[Array, ""], sizes: RunSizes) -> tuple[Any, MetaInfo]:
         """The state after all tasks of a history at once: what `update`, task by task, leads to.
 
         Solvers may stop at another point within their tolerance.
@@ -106,23 +106,23 @@ class AbstractMetaLearner(eqx.Module):
         - `past`: the finished tasks, made by `jlibo.meta.past.remember` with the learner's `data`, at the
           places 0 to `num_done - 1`.
         - `num_done`: how many there are.
-        - `setting`: as for `update`.
+        - `sizes`: as for `update`.
         """
 
 
-def info_of(support: Bool[Array, " groups"], solution: Solution | None, setting: Setting) -> MetaInfo:
+def info_of(support: Bool[Array, " groups"], solution: Solution | None, sizes: RunSizes) -> MetaInfo:
     """The report on a selection, with the certificate of the solve that it came from."""
-    is_free = free_mask(setting)
+    is_free = free_mask(sizes)
     fell_back = ~(support & ~is_free).any()
     support = support | is_free
     if solution is None:
         zero = jnp.zeros((), jnp.int32)
         status = jnp.asarray(Status.CONVERGED, jnp.int32)
-        return MetaInfo(support, fell_back, status, jnp.zeros((), setting.dtype), zero)
+        return MetaInfo(support, fell_back, status, jnp.zeros((), sizes.dtype), zero)
     return MetaInfo(support, fell_back, solution.status, solution.gap, solution.num_steps)
 
 
-def check_run_noise(noise_std: Any, learner: AbstractMetaLearner, setting: Setting) -> None:
+def check_run_noise(noise_std: Any, learner: AbstractMetaLearner, sizes: RunSizes) -> None:
     """Refuse noise, the policy's or the learner's own, that a run cannot hold, where it is known now.
 
     The prior variance is that of an average of base kernels, one or so, unless the learner brings priors of
@@ -135,22 +135,22 @@ def check_run_noise(noise_std: Any, learner: AbstractMetaLearner, setting: Setti
     variance = min(map(float, variances)) if all(map(is_concrete, variances)) else 0.0
     for number in (noise_std, getattr(learner, "noise_std", None)):
         if number is not None:
-            check_noise(number, variance, setting.dtype)
+            check_noise(number, variance, sizes.dtype)
 
 
-def no_support(setting: Setting) -> Bool[Array, " groups"]:
-    return jnp.zeros(setting.num_groups, bool)
+def no_support(sizes: RunSizes) -> Bool[Array, " groups"]:
+    return jnp.zeros(sizes.num_groups, bool)
 
 
-def selected_prior(support: Bool[Array, " groups"], setting: Setting) -> Prior:
-    """The average of the selected kernels, as the setting has groups and precision."""
-    return support_prior(support, setting.groups, setting.dtype, free_groups=setting.free_groups)
+def selected_prior(support: Bool[Array, " groups"], sizes: RunSizes) -> Prior:
+    """The average of the selected kernels, as the sizes has groups and precision."""
+    return support_prior(support, sizes.groups, sizes.dtype, free_groups=sizes.free_groups)
 
 
-def group_array(setting: Setting) -> np.ndarray:
-    return np.asarray(setting.groups)
+def group_array(sizes: RunSizes) -> np.ndarray:
+    return np.asarray(sizes.groups)
 
 
-def free_mask(setting: Setting) -> np.ndarray:
+def free_mask(sizes: RunSizes) -> np.ndarray:
     """Which groups are free."""
-    return np.isin(np.arange(setting.num_groups), np.asarray(setting.free_groups, int))
+    return np.isin(np.arange(sizes.num_groups), np.asarray(sizes.free_groups, int))

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jlibo.fields import hyper_parameter
-from jlibo.meta.base import AbstractMetaLearner, Setting, TaskData, info_of, no_support, selected_prior
+from jlibo.meta.base import AbstractMetaLearner, RunSizes, TaskData, info_of, no_support, selected_prior
 from jlibo.meta.exploration import AbstractExploration, ConstantExploration
 from jlibo.meta.past import PastTasks, penalised
 from jlibo.meta.rows import Rows, check_data_choice, num_rows, rows_of
@@ -70,40 +70,40 @@ class FederatedMetaKGL(AbstractMetaLearner):
     tol: float = 1e-6
     max_steps: int = 10_000
 
-    def init(self, setting: Setting):
-        num_rows(self.data, setting)
-        zeros = jnp.zeros(setting.num_groups, jnp.int32)
-        return Ballot(zeros, jnp.zeros((), jnp.int32), no_support(setting))
+    def init(self, sizes: RunSizes):
+        num_rows(self.data, sizes)
+        zeros = jnp.zeros(sizes.num_groups, jnp.int32)
+        return Ballot(zeros, jnp.zeros((), jnp.int32), no_support(sizes))
 
-    def prior(self, state, setting):
-        return selected_prior(state.support, setting)
+    def prior(self, state, sizes):
+        return selected_prior(state.support, sizes)
 
-    def update(self, state, data: TaskData, setting):
-        rows = rows_of(data, self.data, setting)
+    def update(self, state, data: TaskData, sizes):
+        rows = rows_of(data, self.data, sizes)
         message, solution = client_step(
-            rows, self.lam, self.omega, setting.groups, tol=self.tol, max_steps=self.max_steps
+            rows, self.lam, self.omega, sizes.groups, tol=self.tol, max_steps=self.max_steps
         )
         counts = state.counts + message
         num_clients = state.num_clients + 1
         support = server_vote(counts, num_clients, self.alpha)
-        return Ballot(counts, num_clients, support), info_of(support, solution, setting)
+        return Ballot(counts, num_clients, support), info_of(support, solution, sizes)
 
-    def learn(self, past: PastTasks, num_done, setting):
+    def learn(self, past: PastTasks, num_done, sizes):
         # Each task is a client of its own here too: the vote sees the selections and nothing else.
-        features, targets = penalised(past, setting)
+        features, targets = penalised(past, sizes)
         rows = Rows(features, targets, past.num_observations)
 
         def one_client(rows: Rows):
             return client_step(
-                rows, self.lam, self.omega, setting.groups, tol=self.tol, max_steps=self.max_steps
+                rows, self.lam, self.omega, sizes.groups, tol=self.tol, max_steps=self.max_steps
             )
 
         messages, solutions = jax.vmap(one_client)(rows)
-        is_client = jnp.arange(setting.num_tasks) < num_done
+        is_client = jnp.arange(sizes.num_tasks) < num_done
         counts = (messages & is_client[:, None]).sum(0).astype(jnp.int32)
         support = server_vote(counts, num_done, self.alpha)
         # As after the last `update`; before any task, the vote is empty.
-        support = jnp.where(num_done > 0, support, no_support(setting))
+        support = jnp.where(num_done > 0, support, no_support(sizes))
         last = jax.tree.map(lambda leaf: leaf[jnp.maximum(num_done - 1, 0)], solutions)
         num_clients = jnp.asarray(num_done, jnp.int32)
-        return Ballot(counts, num_clients, support), info_of(support, last, setting)
+        return Ballot(counts, num_clients, support), info_of(support, last, sizes)

@@ -18,22 +18,22 @@ class FixedPrior(AbstractMetaLearner):
 
     data: ClassVar[str] = "all"
 
-    def init(self, setting):
+    def init(self, sizes):
         return ()
 
-    def prior(self, state, setting):
+    def prior(self, state, sizes):
         if self.fixed_prior is None:
-            return full_prior(setting.groups, setting.dtype, free_groups=setting.free_groups)
-        return jax.tree.map(lambda leaf: leaf.astype(setting.dtype), self.fixed_prior)
+            return full_prior(sizes.groups, sizes.dtype, free_groups=sizes.free_groups)
+        return jax.tree.map(lambda leaf: leaf.astype(sizes.dtype), self.fixed_prior)
 
-    def update(self, state, data, setting):
-        return self._same(setting)
+    def update(self, state, data, sizes):
+        return self._same(sizes)
 
-    def learn(self, past, num_done, setting):
-        return self._same(setting)
+    def learn(self, past, num_done, sizes):
+        return self._same(sizes)
 
-    def _same(self, setting):
-        covariance = self.prior((), setting).covariance
+    def _same(self, sizes):
+        covariance = self.prior((), sizes).covariance
         variances = covariance if covariance.ndim == 1 else jnp.diagonal(covariance)
-        used = jnp.zeros(setting.num_groups, bool).at[group_array(setting)].max(variances > 0)
-        return (), info_of(used, None, setting)
+        used = jnp.zeros(sizes.num_groups, bool).at[group_array(sizes)].max(variances > 0)
+        return (), info_of(used, None, sizes)

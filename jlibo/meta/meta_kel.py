@@ -47,30 +47,30 @@ class MetaKeL(AbstractMetaLearner):
     tol: float = 1e-6
     max_steps: int = 10_000
 
-    def init(self, setting):
-        even = _even(jnp.zeros(setting.num_groups, setting.dtype), setting)
-        past = no_past(self.data, setting)
-        return MetaKeLState(past, jnp.zeros((), jnp.int32), no_coef(setting), even)
+    def init(self, sizes):
+        even = _even(jnp.zeros(sizes.num_groups, sizes.dtype), sizes)
+        past = no_past(self.data, sizes)
+        return MetaKeLState(past, jnp.zeros((), jnp.int32), no_coef(sizes), even)
 
-    def prior(self, state, setting):
-        weights = jnp.where(free_mask(setting), 1, state.weights)[group_array(setting)]
+    def prior(self, state, sizes):
+        weights = jnp.where(free_mask(sizes), 1, state.weights)[group_array(sizes)]
         return Prior(jnp.zeros_like(weights), weights)
 
-    def update(self, state, data: TaskData, setting):
-        past = remember(state.past, state.num_done, data, self.data, setting)
-        return self._fit(past, state.num_done + 1, state.coef, setting)
+    def update(self, state, data: TaskData, sizes):
+        past = remember(state.past, state.num_done, data, self.data, sizes)
+        return self._fit(past, state.num_done + 1, state.coef, sizes)
 
-    def learn(self, past: PastTasks, num_done, setting):
-        return self._fit(past, num_done, no_coef(setting), setting)
+    def learn(self, past: PastTasks, num_done, sizes):
+        return self._fit(past, num_done, no_coef(sizes), sizes)
 
-    def _fit(self, past: PastTasks, num_done: Int[Array, ""], init: Float[Array, "tasks features"], setting):
-        solution = solve_past(past, self.lam, setting, init=init, tol=self.tol, max_steps=self.max_steps)
+    def _fit(self, past: PastTasks, num_done: Int[Array, ""], init: Float[Array, "tasks features"], sizes):
+        solution = solve_past(past, self.lam, sizes, init=init, tol=self.tol, max_steps=self.max_steps)
         norms = jnp.nan_to_num(solution.group_norms)
-        state = MetaKeLState(past, num_done, jnp.nan_to_num(solution.coef), _even(norms, setting))
-        return state, info_of(norms > 0, solution, setting)
+        state = MetaKeLState(past, num_done, jnp.nan_to_num(solution.coef), _even(norms, sizes))
+        return state, info_of(norms > 0, solution, sizes)
 
 
-def _even(norms, setting):
+def _even(norms, sizes):
     """Weights that sum to one: in proportion to the norms, or equal when all are zero."""
-    norms = jnp.where(norms.sum() > 0, norms, ~free_mask(setting))
+    norms = jnp.where(norms.sum() > 0, norms, ~free_mask(sizes))
     return norms / norms.sum()

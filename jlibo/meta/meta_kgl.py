@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jlibo.checks import fail
 from jlibo.fields import hyper_parameter
-from jlibo.meta.base import AbstractMetaLearner, Setting, TaskData, info_of, no_support, selected_prior
+from jlibo.meta.base import AbstractMetaLearner, RunSizes, TaskData, info_of, no_support, selected_prior
 from jlibo.meta.exploration import AbstractExploration, DecreasingExploration
 from jlibo.meta.past import PastTasks, no_past, penalised, remember
 from jlibo.meta.rows import check_data_choice
@@ -25,7 +25,7 @@ from jlibo.solver.group_lasso import Solution, group_lasso
 def solve_past(
     past: PastTasks,
     lam: Float[Array, ""],
-    setting: Setting,
+    sizes: RunSizes,
     *,
     init: Float[Array, "tasks features"] | None = None,
     tol: float,
@@ -36,17 +36,17 @@ def solve_past(
     Rows that stand for many observations, or for none, make the number of rows differ from the N of the
     loss; as only the ratio of loss to penalty matters, lam takes the difference.
     """
-    features, targets = penalised(past, setting)
+    features, targets = penalised(past, sizes)
     ratio = past.num_observations.sum() / targets.size
     solution = group_lasso(
-        features, targets, lam * ratio, groups=setting.groups, init=init, tol=tol, max_steps=max_steps
+        features, targets, lam * ratio, groups=sizes.groups, init=init, tol=tol, max_steps=max_steps
     )
     return eqx.tree_at(lambda s: s.gap, solution, solution.gap / jnp.maximum(ratio, 1e-30))
 
 
-def no_coef(setting: Setting) -> Float[Array, "tasks features"]:
+def no_coef(sizes: RunSizes) -> Float[Array, "tasks features"]:
     """Where the first solve of a run starts from."""
-    return jnp.zeros((setting.num_tasks, setting.num_features), setting.dtype)
+    return jnp.zeros((sizes.num_tasks, sizes.num_features), sizes.dtype)
 
 
 class MetaKGLState(eqx.Module):
@@ -72,25 +72,25 @@ class MetaKGL(AbstractMetaLearner):
         if self.lam_scaling not in ("constant", "sqrt"):
             fail("lam_scaling", "'constant' or 'sqrt'", repr(self.lam_scaling))
 
-    def init(self, setting):
-        past = no_past(self.data, setting)
-        return MetaKGLState(past, jnp.zeros((), jnp.int32), no_coef(setting), no_support(setting))
+    def init(self, sizes):
+        past = no_past(self.data, sizes)
+        return MetaKGLState(past, jnp.zeros((), jnp.int32), no_coef(sizes), no_support(sizes))
 
-    def prior(self, state, setting):
-        return selected_prior(state.support, setting)
+    def prior(self, state, sizes):
+        return selected_prior(state.support, sizes)
 
-    def update(self, state, data: TaskData, setting):
-        past = remember(state.past, state.num_done, data, self.data, setting)
-        return self._fit(past, state.num_done + 1, state.coef, setting)
+    def update(self, state, data: TaskData, sizes):
+        past = remember(state.past, state.num_done, data, self.data, sizes)
+        return self._fit(past, state.num_done + 1, state.coef, sizes)
 
-    def learn(self, past: PastTasks, num_done, setting):
-        return self._fit(past, num_done, no_coef(setting), setting)
+    def learn(self, past: PastTasks, num_done, sizes):
+        return self._fit(past, num_done, no_coef(sizes), sizes)
 
-    def _fit(self, past: PastTasks, num_done: Int[Array, ""], init: Float[Array, "tasks features"], setting):
-        root = jnp.sqrt(num_done.astype(setting.dtype))
+    def _fit(self, past: PastTasks, num_done: Int[Array, ""], init: Float[Array, "tasks features"], sizes):
+        root = jnp.sqrt(num_done.astype(sizes.dtype))
         lam = self.lam / root if self.lam_scaling == "sqrt" else self.lam
-        solution = solve_past(past, lam, setting, init=init, tol=self.tol, max_steps=self.max_steps)
+        solution = solve_past(past, lam, sizes, init=init, tol=self.tol, max_steps=self.max_steps)
         support = solution.group_norms > self.omega * root
         # A solve that failed must not become the start of the next one.
         coef = jnp.nan_to_num(solution.coef)
-        return MetaKGLState(past, num_done, coef, support), info_of(support, solution, setting)
+        return MetaKGLState(past, num_done, coef, support), info_of(support, solution, sizes)

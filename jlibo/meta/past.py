@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jlibo.meta.base import Setting, TaskData
+from jlibo.meta.base import RunSizes, TaskData
 from jlibo.meta.rows import compress_rows, free_features, num_rows, project_out, seen_rows
 
 
@@ -27,13 +27,13 @@ class PastTasks(eqx.Module):
     is_done: Float[Array, " tasks"]
 
 
-def no_past(data: str, setting: Setting) -> PastTasks:
+def no_past(data: str, sizes: RunSizes) -> PastTasks:
     """Room for all tasks of a run, none of them done."""
-    rows = num_rows(data, setting)
-    zeros = jnp.zeros(setting.num_tasks, setting.dtype)
+    rows = num_rows(data, sizes)
+    zeros = jnp.zeros(sizes.num_tasks, sizes.dtype)
     return PastTasks(
-        features=jnp.zeros((setting.num_tasks, rows, setting.num_features), setting.dtype),
-        targets=jnp.zeros((setting.num_tasks, rows), setting.dtype),
+        features=jnp.zeros((sizes.num_tasks, rows, sizes.num_features), sizes.dtype),
+        targets=jnp.zeros((sizes.num_tasks, rows), sizes.dtype),
         lost_squares=zeros,
         num_observations=zeros,
         is_done=zeros,
@@ -41,12 +41,12 @@ def no_past(data: str, setting: Setting) -> PastTasks:
 
 
 def remember(
-    past: PastTasks, place: Int[Array, ""], data: TaskData, choice: str, setting: Setting
+    past: PastTasks, place: Int[Array, ""], data: TaskData, choice: str, sizes: RunSizes
 ) -> PastTasks:
     """The past with one more task at `place`, in at most as many rows as there are features."""
-    features, targets, used = seen_rows(data, choice, setting)
-    lost = jnp.zeros((), setting.dtype)
-    if len(used) > setting.num_features:
+    features, targets, used = seen_rows(data, choice, sizes)
+    lost = jnp.zeros((), sizes.dtype)
+    if len(used) > sizes.num_features:
         features, kept = compress_rows(features, targets)
         lost = jnp.maximum((targets**2).sum() - (kept**2).sum(), 0)
         targets = kept
@@ -60,12 +60,12 @@ def remember(
 
 
 def penalised(
-    past: PastTasks, setting: Setting
+    past: PastTasks, sizes: RunSizes
 ) -> tuple[Float[Array, "tasks rows features"], Float[Array, "tasks rows"]]:
     """Design and targets of the group lasso on the past, with the free groups projected out."""
-    if not setting.free_groups:
+    if not sizes.free_groups:
         return past.features, past.targets
-    columns = free_features(setting)
+    columns = free_features(sizes)
     return jax.vmap(lambda features, targets: project_out(features, targets, columns))(
         past.features, past.targets
     )

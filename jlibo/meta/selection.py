@@ -21,7 +21,7 @@ from jlibo.belief.posterior import init, update
 from jlibo.fields import hyper_parameter
 from jlibo.meta.base import (
     AbstractMetaLearner,
-    Setting,
+    RunSizes,
     TaskData,
     free_mask,
     info_of,
@@ -37,7 +37,7 @@ from jlibo.solver.group_lasso import Solution, group_lasso_path, lam_grid, lambd
 def choose_support(
     past: PastTasks,
     noise_std: Float[Array, ""],
-    setting: Setting,
+    sizes: RunSizes,
     *,
     num_lams: int,
     tol: float,
@@ -53,19 +53,17 @@ def choose_support(
     number of steps certify it. At `lambda_max`, where the path starts, the solution is zero, and the kernel
     of an empty selection is that of the whole set: the whole set has the certificate of this solve.
     """
-    features, targets = penalised(past, setting)
-    largest = lambda_max(features, targets, groups=setting.groups)
-    lams = lam_grid(
-        jnp.maximum(largest, jnp.finfo(setting.dtype).tiny), num_lams=num_lams, smallest_ratio=1e-2
-    )
-    path = group_lasso_path(features, targets, lams, groups=setting.groups, tol=tol, max_steps=max_steps)
-    whole = jnp.ones((1, setting.num_groups), bool)
+    features, targets = penalised(past, sizes)
+    largest = lambda_max(features, targets, groups=sizes.groups)
+    lams = lam_grid(jnp.maximum(largest, jnp.finfo(sizes.dtype).tiny), num_lams=num_lams, smallest_ratio=1e-2)
+    path = group_lasso_path(features, targets, lams, groups=sizes.groups, tol=tol, max_steps=max_steps)
+    whole = jnp.ones((1, sizes.num_groups), bool)
     norms = path.group_norms[1:]
     candidates = jnp.concatenate([whole, norms > 0, norms > 0.1 * norms.max(1, keepdims=True)])
     solve_of = jnp.asarray(np.r_[0, 1:num_lams, 1:num_lams])
 
     def log_likelihood(support):
-        prior = selected_prior(support, setting)
+        prior = selected_prior(support, sizes)
         start = init(prior, noise_std)
 
         def one_task(rows, values):
@@ -81,7 +79,7 @@ def choose_support(
     scores = jax.lax.map(log_likelihood, candidates)
     best = jnp.argmax(scores)
     solution = jax.tree.map(lambda leaf: leaf[solve_of[best]], path)
-    return candidates[best] & ~free_mask(setting), solution
+    return candidates[best] & ~free_mask(sizes), solution
 
 
 class SelfTunedState(eqx.Module):
@@ -103,23 +101,23 @@ class SelfTunedMetaKGL(AbstractMetaLearner):
     tol: float = 1e-3
     max_steps: int = 300
 
-    def init(self, setting):
-        return SelfTunedState(no_past(self.data, setting), jnp.zeros((), jnp.int32), no_support(setting))
+    def init(self, sizes):
+        return SelfTunedState(no_past(self.data, sizes), jnp.zeros((), jnp.int32), no_support(sizes))
 
-    def prior(self, state, setting):
-        return selected_prior(state.support, setting)
+    def prior(self, state, sizes):
+        return selected_prior(state.support, sizes)
 
-    def update(self, state, data: TaskData, setting):
-        past = remember(state.past, state.num_done, data, self.data, setting)
-        return self.learn(past, state.num_done + 1, setting)
+    def update(self, state, data: TaskData, sizes):
+        past = remember(state.past, state.num_done, data, self.data, sizes)
+        return self.learn(past, state.num_done + 1, sizes)
 
-    def learn(self, past: PastTasks, num_done, setting):
+    def learn(self, past: PastTasks, num_done, sizes):
         support, solution = choose_support(
             past,
-            self.noise_std.astype(setting.dtype),
-            setting,
+            self.noise_std.astype(sizes.dtype),
+            sizes,
             num_lams=self.num_lams,
             tol=self.tol,
             max_steps=self.max_steps,
         )
-        return SelfTunedState(past, num_done, support), info_of(support, solution, setting)
+        return SelfTunedState(past, num_done, support), info_of(support, solution, sizes)
