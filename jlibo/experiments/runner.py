@@ -28,7 +28,7 @@ from jlibo.experiments.budget import check_fits
 from jlibo.experiments.settings import Experiment
 from jlibo.features import AbstractFeatures
 from jlibo.lifelong import metrics
-from jlibo.lifelong.loop import AgentPlan, LifelongResult, plan_agents, play_tasks, start_agents
+from jlibo.lifelong.loop import AgentPlan, LifelongResult, RunSpec, plan_agents, play_tasks, start_agents
 from jlibo.lifelong.offline import OfflineResult, run_offline
 from jlibo.solver.solution import Status, count_statuses
 from jlibo.sweeps.program_cache import Program, build
@@ -239,18 +239,10 @@ def _make_lifelong(experiment: Experiment, at_once: int):
         begin, structure = jax.tree.flatten(states)
         # The first segment is handed anything of the right shape.
         begin = [jnp.where(indices[0] == 0, new, old) for new, old in zip(begin, leaves, strict=True)]
-        results = play_tasks(
-            env,
-            features,
-            worlds.make_policy(numbers),
-            learners,
-            plan.sizes,
-            jax.tree.unflatten(structure, begin),
-            indices,
-            jnp.asarray(plan.counts)[indices],
-            scaling=scaling,
-            key=run_key,
-        )
+        policy = worlds.make_policy(numbers)
+        spec = RunSpec.of(env, features, policy, learners, plan.sizes, scaling=scaling)
+        states = jax.tree.unflatten(structure, begin)
+        results = play_tasks(spec, states, indices, jnp.asarray(plan.counts)[indices], key=run_key)
         carry = jax.tree.leaves({name: result.carry for name, result in results.items()})
         return _fields(results), carry, worlds.true_support(env)
 

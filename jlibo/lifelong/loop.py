@@ -17,7 +17,7 @@ agents and seeds at once.
 import dataclasses
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, final
 
 import equinox as eqx
 import jax
@@ -149,60 +149,59 @@ def run_agents(
     )
     for name, learner in meta_learners.items():
         check_run_noise(policy.noise_std, learner, plan.sizes[name])
+    spec = RunSpec.of(env, features, policy, meta_learners, plan.sizes, scaling=scaling, repeats=repeats)
     states = start_agents(meta_learners, plan, scaling) if carry is None else carry
-    indices = jnp.arange(tasks.start, tasks.stop)
-    counts = jnp.asarray(plan.counts[tasks.start : tasks.stop])
-    names = tuple(meta_learners)
     results = _play_compiled(
-        env,
-        features,
-        policy,
-        names,
-        tuple(meta_learners[name] for name in names),
-        tuple(plan.sizes[name] for name in names),
-        tuple(states[name] for name in names),
-        indices,
-        counts,
-        scaling,
-        repeats,
-        progress_fn,
-        key,
-    )
-    return dict(zip(names, results, strict=True))
-
-
-@eqx.filter_jit
-def _play_compiled(
-    env,
-    features,
-    policy,
-    names,
-    learners,
-    sizes,
-    states,
-    indices,
-    counts,
-    scaling,
-    repeats,
-    progress_fn,
-    key,
-):
-    # Outside of `jit` every call would compile its scans anew. In tuples, as `jit` sorts dictionaries.
-    results = play_tasks(
-        env,
-        features,
-        policy,
-        dict(zip(names, learners, strict=True)),
-        dict(zip(names, sizes, strict=True)),
-        dict(zip(names, states, strict=True)),
-        indices,
-        counts,
-        scaling=scaling,
-        repeats=repeats,
+        spec,
+        {name: states[name] for name in meta_learners},
+        jnp.arange(tasks.start, tasks.stop),
+        jnp.asarray(plan.counts[tasks.start : tasks.stop]),
         progress_fn=progress_fn,
         key=key,
     )
-    return tuple(results[name] for name in names)
+    # `jit` sorts dictionaries.
+    return {name: results[name] for name in meta_learners}
+
+
+@final
+class RunSpec(eqx.Module):
+    """The parts of a run of several agents that stay the same from task to task."""
+
+    env: AbstractEnv
+    features: AbstractFeatures
+    policy: AbstractPolicy
+    names: tuple[str, ...] = eqx.field(static=True)
+    """Name of each agent. A tuple, because `jit` sorts the keys of dictionaries."""
+    learners: tuple[AbstractMetaLearner, ...]
+    """Meta-learner of each agent."""
+    sizes: tuple[RunSizes, ...]
+    """Sizes of each agent's run; they differ in `max_explore` only."""
+    scaling: AbstractScaling
+    repeats: bool = eqx.field(static=True)
+    """Whether a candidate may be played twice in a task."""
+
+    @staticmethod
+    def of(
+        env: AbstractEnv,
+        features: AbstractFeatures,
+        policy: AbstractPolicy,
+        meta_learners: Mapping[str, AbstractMetaLearner],
+        sizes: Mapping[str, RunSizes],
+        *,
+        scaling: AbstractScaling = RAW,
+        repeats: bool = True,
+    ) -> "RunSpec":
+        """Return the spec of agents that are given by name."""
+        return RunSpec(
+            env,
+            features,
+            policy,
+            tuple(meta_learners),
+            tuple(meta_learners.values()),
+            tuple(sizes[name] for name in meta_learners),
+            scaling,
+            repeats,
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -256,49 +255,55 @@ def start_agents(
 
 
 def play_tasks(
-    env: AbstractEnv,
-    features: AbstractFeatures,
-    policy: AbstractPolicy,
-    meta_learners: Mapping[str, AbstractMetaLearner],
-    sizes: Mapping[str, RunSizes],
+    spec: RunSpec,
     states: Mapping[str, Any],
     indices: Int[Array, " tasks"],
     counts: Int[Array, "tasks agents"],
     *,
-    scaling: AbstractScaling = RAW,
-    repeats: bool = True,
     progress_fn: Callable[[int], None] | None = None,
     key: PRNGKeyArray,
 ) -> dict[str, LifelongResult]:
-    """Play the tasks numbered `indices`. Numbers are data here: one compiled program plays any part of a run
-    of the same length."""
-    horizon = next(iter(sizes.values())).horizon
+    """Play the tasks `indices` of a run; return the result of each agent, by name.
+
+    Indices and counts are data: one compiled program plays any part of the same length of a run.
+
+    **Arguments:**
+
+    - `spec`: environment, features, policy and agents.
+    - `states`: state of each agent before these tasks, from `start_agents` or from a result's `carry`.
+    - `indices`: numbers of the tasks, counted from 0.
+    - `counts`: number of forced exploration steps of each task and agent.
+    - `progress_fn`, `key`: as in `run_lifelong`.
+    """
+    horizon = spec.sizes[0].horizon
+    env, features, policy, scaling = spec.env, spec.features, spec.policy, spec.scaling
+    agents = tuple(zip(spec.names, spec.learners, spec.sizes, strict=True))
     candidate_features = features(env.candidates)
 
     def play_task(states, step):
         index, num_explore = step
-        draws = draw_task(env, index, horizon, repeats=repeats, key=key)
+        draws = draw_task(env, index, horizon, repeats=spec.repeats, key=key)
         points = draws.task.points
         task_features = candidate_features if points is None else features(points)
-        priors = [learner.prior(states[name][0], sizes[name]) for name, learner in meta_learners.items()]
-        scale_states = _stack([states[name][1] for name in meta_learners])
-        play = jax.vmap(partial(run_task, repeats=repeats), in_axes=(None, 0, None, None, 0, None, 0))
+        priors = [learner.prior(states[name][0], sizes) for name, learner, sizes in agents]
+        scale_states = _stack([states[name][1] for name in spec.names])
+        play = jax.vmap(partial(run_task, repeats=spec.repeats), in_axes=(None, 0, None, None, 0, None, 0))
         prior = _stack(in_one_shape(priors, policy.noise_std))
         results = play(policy, prior, task_features, draws, num_explore, scaling, scale_states)
         new_states, infos = {}, {}
-        for number, (name, learner) in enumerate(meta_learners.items()):
+        for number, (name, learner, sizes) in enumerate(agents):
             result = jax.tree.map(lambda leaf, number=number: leaf[number], results)
             state, scale_state = states[name]
             data = TaskData(task_features[result.actions], result.rewards, result.explored)
             usable = jnp.isfinite(result.rewards) & jnp.isfinite(result.regret)
             if not env.always_finite:
                 data = only_present(data, usable)
-            data, units = settled(data, scaling, policy.noise_std, sizes[name])
-            state, info = learner.update(state, data, sizes[name])
+            data, units = settled(data, scaling, policy.noise_std, sizes)
+            state, info = learner.update(state, data, sizes)
             infos[name] = eqx.tree_at(lambda i: i.status, info, draws.status(info.status, usable))
             new_states[name] = state, scaling.update(scale_state, units)
         if progress_fn is not None:
-            # The index is the same for all seeds, so that a batch reports each task once.
+            # The index is the same for all seeds, so a batch reports each task once.
             jax.debug.callback(progress_fn, index + 1)
         return new_states, (results, infos)
 
@@ -306,8 +311,14 @@ def play_tasks(
     states, (results, infos) = jax.lax.scan(play_task, dict(states), (indices, counts))
     return {
         name: _lifelong_result(number, results, infos[name], states[name], counts)
-        for number, name in enumerate(meta_learners)
+        for number, name in enumerate(spec.names)
     }
+
+
+@eqx.filter_jit
+def _play_compiled(spec, states, indices, counts, *, progress_fn, key):
+    # Jitted, because a scan outside of `jit` is recompiled at every call.
+    return play_tasks(spec, states, indices, counts, progress_fn=progress_fn, key=key)
 
 
 def _lifelong_result(number: int, results: TaskResult, info: MetaInfo, state, counts) -> LifelongResult:
