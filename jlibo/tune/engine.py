@@ -24,6 +24,7 @@ from jlibo.belief.prior import Prior, PriorMixture
 from jlibo.belief.scaling import PastScales, Standardise
 from jlibo.envs.base import Task
 from jlibo.lifelong.exploration import explore_once
+from jlibo.lifelong.one_task import split_task_key
 from jlibo.meta import AbstractMetaLearner, RunSizes, TaskData, fit_hierarchy
 from jlibo.meta.base import selected_prior
 from jlibo.meta.past import PastTasks, no_past, remember
@@ -229,5 +230,4 @@ def _order(num_candidates: int, num_draws: int, available: Any, key: PRNGKeyArra
 
 def exploration_order(num_candidates: int, num_draws: int, *, key: PRNGKeyArray) -> Int[Array, " draws"]:
     """The candidates that forced exploration draws in one task, first to last, as `draw_task` draws them."""
-    _, _, explore_key, _ = jax.random.split(key, 4)
-    return _order(num_candidates, num_draws, None, explore_key)
+    return _order(num_candidates, num_draws, None, split_task_key(key).exploration)
