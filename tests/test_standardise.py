@@ -603,6 +603,7 @@ class Mixed(AbstractMetaLearner):
     priors: tuple[Prior, ...]
     exploration: NoExploration = NoExploration()
     data: ClassVar[str] = "all"
+    noise_std: ClassVar[None] = None
 
     def init(self, sizes):
         return ()
@@ -622,6 +623,7 @@ class Recorder(AbstractMetaLearner):
 
     exploration: NoExploration = NoExploration()
     data: ClassVar[str] = "all"
+    noise_std: ClassVar[None] = None
 
     def init(self, sizes):
         return jnp.zeros((sizes.horizon, sizes.num_features)), jnp.zeros(sizes.horizon)

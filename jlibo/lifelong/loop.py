@@ -44,6 +44,7 @@ from jlibo.meta.rows import settled
 from jlibo.policies.base import AbstractPolicy
 
 
+@final
 class LifelongResult(eqx.Module):
     """A whole run; arrays keep their axes, tasks first, then steps."""
 
@@ -204,6 +205,7 @@ class RunSpec(eqx.Module):
         )
 
 
+@final
 @dataclasses.dataclass(frozen=True)
 class AgentPlan:
     """What a run of several agents is, before it starts: nothing in it is traced."""

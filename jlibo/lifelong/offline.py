@@ -5,6 +5,7 @@ that what changes along a curve is the kernel alone.
 """
 
 from collections.abc import Mapping
+from typing import final
 
 import equinox as eqx
 import jax
@@ -19,6 +20,7 @@ from jlibo.meta.base import AbstractMetaLearner, RunSizes, TaskData
 from jlibo.policies.base import AbstractPolicy
 
 
+@final
 class OfflineResult(eqx.Module):
     """One agent: the test task's regret, and the selection, after each number of offline tasks."""
 

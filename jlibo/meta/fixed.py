@@ -1,6 +1,6 @@
-"""A prior that never changes: the oracle (the true kernel) and the naive agent (all kernels) of the paper."""
+"""A prior that does not change: the paper's oracle (true kernel) and naive agent (all kernels)."""
 
-from typing import ClassVar
+from typing import ClassVar, final
 
 import jax
 import jax.numpy as jnp
@@ -10,13 +10,32 @@ from jlibo.meta.base import AbstractMetaLearner, group_array, info_of
 from jlibo.meta.exploration import AbstractExploration, NoExploration
 
 
+@final
 class FixedPrior(AbstractMetaLearner):
-    """Learns nothing. Without a `prior`, all base kernels count alike."""
+    """Meta-learner that uses the same prior for every task.
+
+    **Arguments:** the fields below; both have defaults.
+
+    ```python
+    import jax
+
+    import jlibo
+
+    features, key = jlibo.Cosine(num_features=10), jax.random.key(0)
+    env = jlibo.SyntheticEnv.draw(features, support_size=2, key=key)
+    policy, learner = jlibo.GPUCB(nu=10.0, noise_std=0.1), jlibo.FixedPrior()
+    result = jlibo.run_lifelong(env, features, policy, learner, num_tasks=3, horizon=16, key=key)
+    print(result.regret.sum())
+    ```
+    """
 
     fixed_prior: Prior | None = None
+    """The prior; None means equal weight for all base kernels."""
     exploration: AbstractExploration = NoExploration()
+    """Default schedule of forced exploration."""
 
     data: ClassVar[str] = "all"
+    noise_std: ClassVar[None] = None
 
     def init(self, sizes):
         return ()

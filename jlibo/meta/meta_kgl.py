@@ -1,13 +1,15 @@
-"""Meta-KGL: one group lasso over all past tasks, thresholded to a kernel (paper, section 3, eq. 1).
+"""Meta-KGL: a kernel selected by one group lasso over all past tasks (paper, section 3, eq. 1).
 
 | here            | paper                                                                            |
 |-----------------|----------------------------------------------------------------------------------|
 | `lam`           | lambda                                                                           |
 | `omega`         | omega; j is kept when its group norm over s tasks exceeds omega sqrt(s)          |
 | `data`          | D^exp_{1:s} ("exploration") or D_{1:s} ("all", the variant of the appendix)      |
-| `lam_scaling`   | "constant", or "sqrt": lam / sqrt(s), as the consistency theorem asks            |
+| `lam_scaling`   | "constant", or "sqrt": lam / sqrt(s), as in the consistency theorem              |
 | the prior       | k_hat_s = (1/|J_hat|) sum_{j in J_hat} k_j                                       |
 """
+
+from typing import ClassVar, final
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -31,10 +33,11 @@ def solve_past(
     tol: float,
     max_steps: int,
 ) -> Solution:
-    """The group lasso of eq. (1) on all past tasks, started from `init`, if given.
+    """Return the solution of the group lasso of eq. (1) on all past tasks, warm-started from `init`.
 
-    Rows that stand for many observations, or for none, make the number of rows differ from the N of the
-    loss; as only the ratio of loss to penalty matters, lam takes the difference.
+    The number of rows differs from the N of the loss, because compressed rows represent more than one
+    observation and padding represents none. Only the ratio of loss to penalty matters, so lam is scaled
+    instead. The gap is that of eq. (1).
     """
     features, targets = penalised(past, sizes)
     ratio = past.num_observations.sum() / targets.size
@@ -45,28 +48,58 @@ def solve_past(
 
 
 def no_coef(sizes: RunSizes) -> Float[Array, "tasks features"]:
-    """Where the first solve of a run starts from."""
+    """Return the initial coefficients of the first solve of a run."""
     return jnp.zeros((sizes.num_tasks, sizes.num_features), sizes.dtype)
 
 
+@final
 class MetaKGLState(eqx.Module):
+    """State of `MetaKGL`: the past tasks and the fit to them."""
+
     past: PastTasks
     num_done: Int[Array, ""]
     coef: Float[Array, "tasks features"]
-    """The last solution, from which the next solve starts."""
+    """The last solution; the next solve is warm-started from it."""
     support: Bool[Array, " groups"]
 
 
+@final
 class MetaKGL(AbstractMetaLearner):
-    """LiBO's meta-learner: every past task counts, their data stay together."""
+    """Meta-learner of LiBO: one group lasso over the data of all past tasks.
+
+    **Arguments:** the fields below; `lam` and `omega` are required.
+
+    **Raises:** `ValueError` for a hyper-parameter out of range, or an unknown `data` or `lam_scaling`.
+
+    ```python
+    import jax
+
+    import jlibo
+
+    features, key = jlibo.Cosine(num_features=10), jax.random.key(0)
+    env = jlibo.SyntheticEnv.draw(features, support_size=2, key=key)
+    policy, learner = jlibo.GPUCB(nu=10.0, noise_std=0.1), jlibo.MetaKGL(lam=0.1, omega=0.25)
+    result = jlibo.run_lifelong(env, features, policy, learner, num_tasks=3, horizon=16, key=key)
+    print(result.support)
+    ```
+    """
 
     lam: Float[Array, ""] = hyper_parameter("lam", at_least=0)
+    """Penalty lambda of the group lasso, at least 0."""
     omega: Float[Array, ""] = hyper_parameter("omega", at_least=0)
+    """After s tasks, a kernel is selected if its group norm exceeds omega * sqrt(s). At least 0."""
     data: str = eqx.field(static=True, default="exploration", converter=check_data_choice)
+    """Which steps of a task to use: "exploration" (forced exploration only) or "all"."""
     lam_scaling: str = eqx.field(static=True, default="constant")
+    """Penalty after s tasks: lam ("constant") or lam / sqrt(s) ("sqrt")."""
     exploration: AbstractExploration = DecreasingExploration()
+    """Default schedule of forced exploration."""
     tol: float = 1e-6
+    """Relative duality gap at which the group lasso stops."""
     max_steps: int = 10_000
+    """Maximum number of steps of each solve."""
+
+    noise_std: ClassVar[None] = None
 
     def __check_init__(self):
         if self.lam_scaling not in ("constant", "sqrt"):
@@ -91,6 +124,6 @@ class MetaKGL(AbstractMetaLearner):
         lam = self.lam / root if self.lam_scaling == "sqrt" else self.lam
         solution = solve_past(past, lam, sizes, init=init, tol=self.tol, max_steps=self.max_steps)
         support = solution.group_norms > self.omega * root
-        # A solve that failed must not become the start of the next one.
+        # A failed solve has NaN coefficients, which must not be the start of the next one.
         coef = jnp.nan_to_num(solution.coef)
         return MetaKGLState(past, num_done, coef, support), info_of(support, solution, sizes)

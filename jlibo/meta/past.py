@@ -1,4 +1,4 @@
-"""The history that every meta-learner learns from: finished tasks as padded rows.
+"""The history that meta-learners learn from: finished tasks as padded rows.
 
 | here          | paper                                                                               |
 |---------------|-------------------------------------------------------------------------------------|
@@ -6,6 +6,8 @@
 | `remember`    | the history after one more task                                                     |
 | `penalised`   | the rows with the features of free groups, which have no penalty, projected out     |
 """
+
+from typing import final
 
 import equinox as eqx
 import jax
@@ -16,19 +18,29 @@ from jlibo.meta.base import RunSizes, TaskData
 from jlibo.meta.rows import compress_rows, free_features, num_rows, project_out, seen_rows
 
 
+@final
 class PastTasks(eqx.Module):
-    """Finished tasks as rows. Rows of zeros carry no information; tasks with `is_done` 0 are padding."""
+    """Finished tasks as rows. Rows of zeros are padding, and so are tasks with `is_done` 0."""
 
     features: Float[Array, "tasks rows features"]
     targets: Float[Array, "tasks rows"]
     lost_squares: Float[Array, " tasks"]
-    """Squared rewards that no linear function of the features explains, where rows were compressed."""
+    """Sum of squared rewards that no linear function of the features explains and that compression removed;
+    zero without compression."""
     num_observations: Float[Array, " tasks"]
+    """Number of observations that the rows of each task represent."""
     is_done: Float[Array, " tasks"]
+    """1 for finished tasks, else 0."""
 
 
 def no_past(data: str, sizes: RunSizes) -> PastTasks:
-    """Room for all tasks of a run, none of them done."""
+    """Return a history with space for all tasks of a run, none of them finished.
+
+    **Arguments:**
+
+    - `data`: which steps of a task will be stored: "exploration" or "all".
+    - `sizes`: sizes of the run.
+    """
     rows = num_rows(data, sizes)
     zeros = jnp.zeros(sizes.num_tasks, sizes.dtype)
     return PastTasks(
@@ -43,7 +55,16 @@ def no_past(data: str, sizes: RunSizes) -> PastTasks:
 def remember(
     past: PastTasks, place: Int[Array, ""], data: TaskData, choice: str, sizes: RunSizes
 ) -> PastTasks:
-    """The past with one more task at `place`, in at most as many rows as there are features."""
+    """Return the history with one more task, in at most as many rows as there are features.
+
+    **Arguments:**
+
+    - `past`: the history so far.
+    - `place`: position of the task, counted from 0. It may be traced.
+    - `data`: the finished task.
+    - `choice`: which of its steps to store: "exploration" or "all".
+    - `sizes`: sizes of the run.
+    """
     features, targets, used = seen_rows(data, choice, sizes)
     lost = jnp.zeros((), sizes.dtype)
     if len(used) > sizes.num_features:
@@ -62,7 +83,7 @@ def remember(
 def penalised(
     past: PastTasks, sizes: RunSizes
 ) -> tuple[Float[Array, "tasks rows features"], Float[Array, "tasks rows"]]:
-    """Design and targets of the group lasso on the past, with the free groups projected out."""
+    """Return design and targets of the group lasso on the past, with the free groups projected out."""
     if not sizes.free_groups:
         return past.features, past.targets
     columns = free_features(sizes)

@@ -252,7 +252,7 @@ def _check_start(design, init, tol, max_steps):
 
 
 def _check_real(argument, array):
-    array = array if hasattr(array, "dtype") else np.asarray(array)
+    array = array if isinstance(array, jax.Array) else np.asarray(array)
     if not any(jnp.issubdtype(array.dtype, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_)):
         fail(argument, "an array of real numbers", f"dtype {array.dtype}")
     return array
