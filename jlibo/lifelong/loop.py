@@ -84,7 +84,7 @@ class LifelongResult(eqx.Module):
     num_steps: Int[Array, " tasks"]
     """Steps of the solve after the task."""
     carry: Any
-    """State after the last task. To resume, pass it to `run_lifelong` with the next tasks and the same key."""
+    """State after the last task. Pass it to `run_lifelong` with the next tasks and the same key to resume."""
 
 
 def run_lifelong(
