@@ -83,7 +83,7 @@ def run_offline(
     policy = jlibo.GPUCB(nu=10.0, noise_std=0.1)
     learners = {"Meta-KGL": jlibo.MetaKGL(lam=0.1, omega=0.25), "naive": jlibo.FixedPrior()}
     results = run_offline(
-        env, features, policy, learners, num_tasks=3, num_rows=10, horizon=16, key=jax.random.key(1)
+        env, features, policy, learners, num_tasks=3, num_rows=10, horizon=16, key=jax.random.key(3)
     )
     print({name: result.regret.sum(axis=1) for name, result in results.items()})
     ```
