@@ -47,8 +47,8 @@ from jlibo.meta import FixedPrior as FixedPrior
 from jlibo.meta import MetaInfo as MetaInfo
 from jlibo.meta import MetaKeL as MetaKeL
 from jlibo.meta import MetaKGL as MetaKGL
+from jlibo.meta import RunSizes as RunSizes
 from jlibo.meta import SelfTunedMetaKGL as SelfTunedMetaKGL
-from jlibo.meta import Setting as Setting
 from jlibo.meta import TaskData as TaskData
 from jlibo.meta.exploration import AbstractExploration as AbstractExploration
 from jlibo.meta.exploration import ConstantExploration as ConstantExploration

@@ -154,35 +154,35 @@ class RunningMoments(jlibo.AbstractMetaLearner):
     exploration: jlibo.AbstractExploration = jlibo.NoExploration()
     data: ClassVar[str] = "all"  # learns from all steps of a task, not only from forced exploration
 
-    def init(self, setting):
-        return jnp.zeros(()), jnp.zeros(setting.num_features), jnp.zeros(setting.num_features)
+    def init(self, sizes):
+        return jnp.zeros(()), jnp.zeros(sizes.num_features), jnp.zeros(sizes.num_features)
 
-    def prior(self, state, setting):
+    def prior(self, state, sizes):
         count, total, squares = state
         mean = total / jnp.maximum(count, 1)
         variance = squares / jnp.maximum(count, 1) - mean**2
         # Shrink towards a variance of one with the weight of two tasks, for robustness with few tasks.
         return jlibo.Prior(mean, (count * variance + 2) / (count + 2))
 
-    def update(self, state, data, setting):
-        weights = self.fit(data.features, data.rewards, setting)
-        return (state[0] + 1, state[1] + weights, state[2] + weights**2), self.info(setting)
+    def update(self, state, data, sizes):
+        weights = self.fit(data.features, data.rewards, sizes)
+        return (state[0] + 1, state[1] + weights, state[2] + weights**2), self.info(sizes)
 
-    def learn(self, past, num_done, setting):
+    def learn(self, past, num_done, sizes):
         # A task is stored as few rows with the same posterior; a row of zeros has no effect.
-        weights = jax.vmap(lambda *rows: self.fit(*rows, setting))(past.features, past.targets)
+        weights = jax.vmap(lambda *rows: self.fit(*rows, sizes))(past.features, past.targets)
         is_done = past.is_done[:, None]
         state = past.is_done.sum(), (is_done * weights).sum(0), (is_done * weights**2).sum(0)
-        return state, self.info(setting)
+        return state, self.info(sizes)
 
-    def fit(self, features, rewards, setting):
-        posterior = jlibo.posterior.init(jlibo.full_prior(setting.groups), self.noise_std)
+    def fit(self, features, rewards, sizes):
+        posterior = jlibo.posterior.init(jlibo.full_prior(sizes.groups), self.noise_std)
         rows = (features, rewards)
         posterior, _ = jax.lax.scan(lambda p, row: (jlibo.posterior.observe(p, *row), None), posterior, rows)
         return posterior.mean
 
-    def info(self, setting):
-        everything = jnp.ones(setting.num_groups, bool)  # it selects nothing: all kernels are used
+    def info(self, sizes):
+        everything = jnp.ones(sizes.num_groups, bool)  # it selects nothing: all kernels are used
         zero = jnp.zeros((), jnp.int32)
         return MetaInfo(everything, jnp.array(False), zero, jnp.zeros(()), zero)
 

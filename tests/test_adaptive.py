@@ -17,7 +17,7 @@ from jlibo import AdaptiveMetaKGL, FirstTasksExploration, FixedPrior, Prior, Sel
 from jlibo.belief.belief import component_weights, observe, start
 from jlibo.belief.moments import Units
 from jlibo.belief.scaling import Standardise
-from jlibo.meta import Setting, TaskData
+from jlibo.meta import RunSizes, TaskData
 from jlibo.meta.base import selected_prior
 from jlibo.meta.hierarchy import NOISE_ROWS, fit_hierarchy
 from jlibo.meta.past import PastTasks, no_past, remember
@@ -140,11 +140,11 @@ def test_many_tasks_teach_where_the_functions_lie():
 def test_compressed_rows_teach_the_same():
     """More rows than features are kept as fewer, with what they lose written down."""
     features, targets, _ = draw_past(num_rows=9)
-    setting = Setting(tuple(range(NUM_FEATURES)), NUM_TASKS, 9, 0, jnp.float64)
-    past = no_past("all", setting)
+    sizes = RunSizes(tuple(range(NUM_FEATURES)), NUM_TASKS, 9, 0, jnp.float64)
+    past = no_past("all", sizes)
     for place in range(NUM_TASKS):
         task = TaskData(jnp.asarray(features[place]), jnp.asarray(targets[place]), jnp.zeros(9, bool))
-        past = remember(past, jnp.asarray(place), task, "all", setting)
+        past = remember(past, jnp.asarray(place), task, "all", sizes)
     assert past.features.shape == (NUM_TASKS, NUM_FEATURES, NUM_FEATURES)
     whole, short = fit(as_past(features, targets), 4), fit(past, 4)
     jax.tree.map(partial(close, atol=1e-9), whole, short)
@@ -153,7 +153,7 @@ def test_compressed_rows_teach_the_same():
 # --- selection ---
 
 GROUPS = (0, 1, 1, 2, 3, 3, 4)
-SELECTION = Setting(GROUPS, 8, 12, 12, jnp.float64, (0,))
+SELECTION = RunSizes(GROUPS, 8, 12, 12, jnp.float64, (0,))
 TRUTH = np.array([False, True, False, True, False])
 
 
@@ -171,14 +171,14 @@ def draw_tasks(num_tasks=8, seed=0, noise=0.1):
 
 
 @eqx.filter_jit
-def update(learner, state, data, setting):
-    return learner.update(state, data, setting)
+def update(learner, state, data, sizes):
+    return learner.update(state, data, sizes)
 
 
-def learn(learner, tasks, setting=SELECTION):
-    state, info = learner.init(setting), None
+def learn(learner, tasks, sizes=SELECTION):
+    state, info = learner.init(sizes), None
     for data in tasks:
-        state, info = update(learner, state, data, setting)
+        state, info = update(learner, state, data, sizes)
     return state, info
 
 
@@ -204,10 +204,10 @@ def test_selection_finds_the_kernels_without_being_told_lam_or_omega():
     assert all(log_likelihood(tasks, other, 0.1) < best for other in others)
 
 
-def remembered(tasks, setting=SELECTION):
-    past = no_past("all", setting)
+def remembered(tasks, sizes=SELECTION):
+    past = no_past("all", sizes)
     for place, data in enumerate(tasks):
-        past = remember(past, jnp.asarray(place), data, "all", setting)
+        past = remember(past, jnp.asarray(place), data, "all", sizes)
     return past
 
 
@@ -303,14 +303,14 @@ def alien_weights(num_rewards, alien, seed=5):
     """Return the weights of the components after rewards of a task like the past ones, or unlike them."""
     rng = np.random.default_rng(seed)
     truth = np.array([0.0, 2, -1, 0, 1, 1, 0])
-    setting = Setting(GROUPS, 12, 12, 12, jnp.float64, (0,))
+    sizes = RunSizes(GROUPS, 12, 12, 12, jnp.float64, (0,))
     tasks = []
     for task in draw_tasks(12):
         weights = truth + 0.1 * rng.normal(size=truth.size)
         tasks.append(eqx.tree_at(lambda t: t.rewards, task, task.features @ weights))
     learner = AdaptiveMetaKGL(select=False, num_steps=3)
-    state, _ = learn(learner, tasks, setting)
-    prior = learner.prior(state, setting)
+    state, _ = learn(learner, tasks, sizes)
+    prior = learner.prior(state, sizes)
     features = jnp.asarray(rng.normal(size=(4, len(GROUPS))))
     rewards = features @ jnp.asarray(-truth if alien else truth)
     columns = start(prior, features, jnp.asarray(0.1), 3)

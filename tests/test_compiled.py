@@ -263,5 +263,5 @@ def test_an_error_in_a_thread_reaches_the_caller():
     def fail(item):
         raise RuntimeError(f"item {item}")
 
-    with pytest.raises(RuntimeError, match="item [01]"):
+    with pytest.raises(RuntimeError, match=r"item [01]"):
         in_threads(fail, [0, 1], 2)

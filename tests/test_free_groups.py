@@ -33,7 +33,7 @@ from jlibo import (
     support_prior,
 )
 from jlibo.experiments import run_offline
-from jlibo.meta import Setting, TaskData, client_step
+from jlibo.meta import RunSizes, TaskData, client_step
 from jlibo.meta.rows import project_out, rows_of
 
 close = np.testing.assert_allclose
@@ -166,7 +166,7 @@ def test_projection_leaves_the_residuals_of_least_squares(kind, dtype, atol):
 # --- learners: an intercept ---
 
 NUM_FEATURES, HORIZON, NUM_TASKS = 7, 24, 3
-SETTING = Setting((0, 1, 2, 3, 4, 5, 6), NUM_TASKS, HORIZON, 10, jnp.float64, (2,))  # feature 2 is constant
+SIZES = RunSizes((0, 1, 2, 3, 4, 5, 6), NUM_TASKS, HORIZON, 10, jnp.float64, (2,))  # feature 2 is constant
 LAM = 0.1
 
 
@@ -188,15 +188,15 @@ def make_tasks(shifts=(0.0, 0.0, 0.0), explore=(10, 8, 9), same_design=False, se
 
 
 @eqx.filter_jit
-def update(learner, state, data, setting):
-    return learner.update(state, data, setting)
+def update(learner, state, data, sizes):
+    return learner.update(state, data, sizes)
 
 
-def learn(learner, tasks, setting=SETTING):
+def learn(learner, tasks, sizes=SIZES):
     learner = eqx.tree_at(lambda at: at.tol, learner, jnp.asarray(1e-12))
-    state, infos = learner.init(setting), []
+    state, infos = learner.init(sizes), []
     for data in tasks:
-        state, info = update(learner, state, data, setting)
+        state, info = update(learner, state, data, sizes)
         infos.append(info)
         assert Status(int(info.status)) == Status.CONVERGED
     return state, infos
@@ -211,7 +211,7 @@ def test_one_task_is_scikit_learns_lasso_with_an_intercept(data):
     task = make_tasks(shifts=(0.0, 40.0, 0.0))[1]
     used = np.asarray(task.explored) | (data == "all")
     rows, rewards = np.asarray(task.features)[used], np.asarray(task.rewards)[used]
-    _, solution = client_step(rows_of(task, data, SETTING), LAM, 0.0, SETTING.groups, tol=1e-12)
+    _, solution = client_step(rows_of(task, data, SIZES), LAM, 0.0, SIZES.groups, tol=1e-12)
     others = [f for f in range(NUM_FEATURES) if f != 2]
     peer = Lasso(alpha=LAM / 2, fit_intercept=True, tol=1e-12, max_iter=100_000).fit(rows[:, others], rewards)
     coef = np.asarray(solution.coef)[0]
@@ -240,7 +240,7 @@ LEARNERS = {
     "meta-kel": lambda data="exploration": MetaKeL(LAM, data=data),
 }
 every_learner = pytest.mark.parametrize("name", list(LEARNERS))
-BOUND = Setting(SETTING.groups, NUM_TASKS, HORIZON, 10, jnp.float64)
+BOUND = RunSizes(SIZES.groups, NUM_TASKS, HORIZON, 10, jnp.float64)
 
 
 @both_data
@@ -252,7 +252,7 @@ def test_a_shift_of_a_tasks_rewards_changes_nothing(name, data):
     for info, other in zip(infos, shifted_infos, strict=True):
         equal(other.support, info.support)
         assert bool(info.fell_back) == bool(other.fell_back) == False  # noqa: E712
-    close(learner.prior(shifted, SETTING).covariance, learner.prior(state, SETTING).covariance, atol=1e-4)
+    close(learner.prior(shifted, SIZES).covariance, learner.prior(state, SIZES).covariance, atol=1e-4)
     assert np.asarray(infos[-1].support)[[1, 2, 5]].all() and not np.asarray(infos[-1].support).all()
 
 
@@ -268,7 +268,7 @@ def test_without_a_free_constant_a_shift_does_matter(name):
 @every_learner
 def test_anything_made_of_free_groups_changes_nothing(name):
     """A free group of two features, 2 and 4, and another of one: any combination may be in the rewards."""
-    setting = Setting((0, 1, 2, 3, 2, 4, 5), NUM_TASKS, HORIZON, 10, jnp.float64, (2, 5))
+    sizes = RunSizes((0, 1, 2, 3, 2, 4, 5), NUM_TASKS, HORIZON, 10, jnp.float64, (2, 5))
     tasks, rng = make_tasks(), np.random.default_rng(5)
     added = [
         eqx.tree_at(
@@ -277,7 +277,7 @@ def test_anything_made_of_free_groups_changes_nothing(name):
         for task in tasks
     ]
     learner = LEARNERS[name]()
-    (_, infos), (_, others) = learn(learner, tasks, setting), learn(learner, added, setting)
+    (_, infos), (_, others) = learn(learner, tasks, sizes), learn(learner, added, sizes)
     for info, other in zip(infos, others, strict=True):
         equal(other.support, info.support)
         assert np.asarray(info.support)[[2, 5]].all()
@@ -291,9 +291,9 @@ def test_a_selection_of_free_groups_alone_is_empty_and_falls_back(name):
     state, (info,) = learn(hard, make_tasks()[:1])
     assert bool(info.fell_back)
     equal(np.flatnonzero(info.support), [2])
-    expected = full_prior(SETTING.groups, free_groups=(2,)).covariance
-    close(hard.prior(state, SETTING).covariance, expected)
-    close(learner.prior(learner.init(SETTING), SETTING).covariance, expected)
+    expected = full_prior(SIZES.groups, free_groups=(2,)).covariance
+    close(hard.prior(state, SIZES).covariance, expected)
+    close(learner.prior(learner.init(SIZES), SIZES).covariance, expected)
 
 
 def test_selecting_learners_average_the_others_beside_the_free_kernel():
@@ -303,25 +303,25 @@ def test_selecting_learners_average_the_others_beside_the_free_kernel():
         support = np.asarray(infos[-1].support)
         others = support & (np.arange(NUM_FEATURES) != 2)
         expected = others / others.sum() + (np.arange(NUM_FEATURES) == 2)
-        close(learner.prior(state, SETTING).covariance, expected)
+        close(learner.prior(state, SIZES).covariance, expected)
 
 
 def test_weights_of_meta_kel_are_of_the_others():
     learner = LEARNERS["meta-kel"]()
     state, _ = learn(learner, make_tasks())
-    prior = np.asarray(learner.prior(state, SETTING).covariance)
+    prior = np.asarray(learner.prior(state, SIZES).covariance)
     assert prior[2] == 1
     close(np.delete(prior, 2).sum(), 1)
 
 
 def test_fixed_priors_know_free_groups():
     learner = FixedPrior()
-    close(learner.prior((), SETTING).covariance, full_prior(SETTING.groups, free_groups=(2,)).covariance)
+    close(learner.prior((), SIZES).covariance, full_prior(SIZES.groups, free_groups=(2,)).covariance)
     data = make_tasks()[0]
-    _, info = learner.update((), data, SETTING)
+    _, info = learner.update((), data, SIZES)
     assert np.asarray(info.support).all() and not info.fell_back
     few = FixedPrior(Prior(np.zeros(7), np.isin(np.arange(7), [1, 2]).astype(float)))
-    _, info = few.update((), data, SETTING)
+    _, info = few.update((), data, SIZES)
     equal(np.flatnonzero(info.support), [1, 2])
 
 

@@ -11,7 +11,7 @@ from problems import assert_same, layout, make_problem, solve, stack
 
 from jlibo import Status, group_lasso, group_lasso_path, lambda_max
 from jlibo.solver.group_lasso import _group_lasso, _solve_one
-from jlibo.solver.scaled_problem import group_norms
+from jlibo.solver.scaled_problem import ProblemData, group_norms
 
 TOL = 1e-8
 
@@ -27,8 +27,9 @@ def run(design, targets, mask, lam, *, groups):
 def as_batch(design, targets, mask, lam, *, groups):
     """What accelerators run: the inner solver as one batch, its lanes gathered as they finish."""
     ids = None if groups is None else tuple(groups.tolist())
+    data = ProblemData(design, targets, mask, lam)
     coef, gap, num_steps, status = _solve_one(
-        ids, design, targets, mask, lam, None, jnp.asarray(TOL, design.dtype), jnp.asarray(10_000, jnp.int32)
+        ids, data, None, jnp.asarray(TOL, design.dtype), jnp.asarray(10_000, jnp.int32)
     )
     return type(jax.eval_shape(partial(run, groups=groups), design, targets, mask, lam))(
         coef, group_norms(coef, ids), gap, num_steps, status

@@ -25,7 +25,7 @@ from jlibo.belief.prior import semidefinite_cholesky
 from jlibo.experiments import find
 from jlibo.experiments.run import ExperimentRun
 from jlibo.lifelong.loop import run_agents
-from jlibo.meta import Setting, TaskData
+from jlibo.meta import RunSizes, TaskData
 from jlibo.sweeps.points import as_points
 from jlibo.sweeps.program import trace
 from jlibo.tune import arrays, ask, engine
@@ -34,7 +34,7 @@ PLATFORMS = ("cuda", "tpu")
 NUM_FEATURES, NUM_TASKS, HORIZON = 5, 3, 6
 FEATURES = jlibo.Cosine(NUM_FEATURES)
 GROUPS = tuple(range(NUM_FEATURES))
-SETTING = Setting(GROUPS, NUM_TASKS, HORIZON, 3, jnp.float32)
+SIZES = RunSizes(GROUPS, NUM_TASKS, HORIZON, 3, jnp.float32)
 KEY = jax.ShapeDtypeStruct((2,), jnp.uint32)
 
 POLICIES = {
@@ -98,9 +98,9 @@ def of_policy(policy):
 
 def of_learner(learner):
     def update(learner, rows, rewards, explored):
-        state = learner.init(SETTING)
-        state, info = learner.update(state, TaskData(rows, rewards, explored), SETTING)
-        return learner.prior(state, SETTING), info
+        state = learner.init(SIZES)
+        state, info = learner.update(state, TaskData(rows, rewards, explored), SIZES)
+        return learner.prior(state, SIZES), info
 
     return Entry(
         partial(with_static, learner, update),
@@ -200,14 +200,14 @@ def tuner_learn(features, scores, explored, present):
     learner, scaling = LEARNERS["AdaptiveMetaKGL"], jlibo.Standardise()
     past = engine.PastTrials(features, scores, explored, present, jnp.zeros(NUM_TASKS, scores.dtype))
     count = jnp.asarray(2, jnp.int32)
-    return engine.learn(learner, scaling, jnp.asarray(0.1, scores.dtype), past, count, SETTING)
+    return engine.learn(learner, scaling, jnp.asarray(0.1, scores.dtype), past, count, SIZES)
 
 
 def tuner_summarise(features, scores, explored, present):
     learner, scaling = LEARNERS["AdaptiveMetaKGL"], jlibo.Standardise()
     past = engine.PastTrials(features, scores, explored, present, jnp.zeros(NUM_TASKS, scores.dtype))
-    support = jnp.ones(SETTING.num_groups, bool)
-    return engine.summarise(learner, scaling, jnp.asarray(0.1, scores.dtype), past, support, SETTING)
+    support = jnp.ones(SIZES.num_groups, bool)
+    return engine.summarise(learner, scaling, jnp.asarray(0.1, scores.dtype), past, support, SIZES)
 
 
 def tuner_suggest(features, scores, told, pending, candidates, data, is_compressed=False):
@@ -215,7 +215,7 @@ def tuner_suggest(features, scores, told, pending, candidates, data, is_compress
     moments = Moments(zero, zero, zero, zero)
     rest = engine.Compressed(scores, jnp.zeros((2, 2), scores.dtype), zero, moments, zero)
     learner, scaling = LEARNERS["AdaptiveMetaKGL"], jlibo.Standardise()
-    knowledge = engine.nothing_known(learner, scaling, SETTING)
+    knowledge = engine.nothing_known(learner, scaling, SIZES)
     return engine.suggest(
         POLICIES["LogExpectedImprovement"],
         scaling,
@@ -230,7 +230,7 @@ def tuner_suggest(features, scores, told, pending, candidates, data, is_compress
 
 def tuner_best(points, scores, told, pending, candidates, near, data):
     learner, scaling = LEARNERS["AdaptiveMetaKGL"], jlibo.Standardise()
-    knowledge = engine.nothing_known(learner, scaling, SETTING)
+    knowledge = engine.nothing_known(learner, scaling, SIZES)
     rows = arrays.OwnRows(points, scores, told, pending)
     available = jnp.ones(len(candidates) + len(near), bool)
     zero = jnp.zeros((), scores.dtype)

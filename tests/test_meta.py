@@ -28,7 +28,7 @@ from jlibo import (
     support_prior,
 )
 from jlibo.lifelong.loop import run_lifelong
-from jlibo.meta import Setting, TaskData, client_step, compress_rows, server_vote
+from jlibo.meta import RunSizes, TaskData, client_step, compress_rows, server_vote
 from jlibo.meta.meta_kgl import solve_past
 from jlibo.meta.past import no_past, remember
 from jlibo.meta.rows import rows_of
@@ -36,14 +36,14 @@ from jlibo.policies import GPUCB
 
 GROUPS = (0, 0, 1, 2, 2, 3, 1, 4)
 NUM_GROUPS, HORIZON, EXPLORE, NUM_TASKS = 5, 12, 6, 4
-SETTING = Setting(GROUPS, NUM_TASKS, HORIZON, EXPLORE, jnp.float64)
+SIZES = RunSizes(GROUPS, NUM_TASKS, HORIZON, EXPLORE, jnp.float64)
 SUPPORT = np.array([False, True, False, True, False])
 close = np.testing.assert_allclose
 
 
 @eqx.filter_jit
-def update(learner, state, data, setting):
-    return learner.update(state, data, setting)
+def update(learner, state, data, sizes):
+    return learner.update(state, data, sizes)
 
 
 @pytest.fixture(scope="module")
@@ -60,10 +60,10 @@ def tasks():
     return out
 
 
-def learn(learner, tasks, setting=SETTING):
-    state, infos = learner.init(setting), []
+def learn(learner, tasks, sizes=SIZES):
+    state, infos = learner.init(sizes), []
     for data in tasks:
-        state, info = update(learner, state, data, setting)
+        state, info = update(learner, state, data, sizes)
         infos.append(info)
     return state, infos
 
@@ -105,7 +105,7 @@ def test_meta_kgl_equals_the_reference_and_recovers_the_support(tasks, data):
         assert Status(int(info.status)) == Status.CONVERGED and not info.fell_back
     np.testing.assert_array_equal(infos[-1].support, SUPPORT)
     close(state.coef, coef, atol=1e-4)
-    prior = kgl().prior(state, SETTING)
+    prior = kgl().prior(state, SIZES)
     close(prior.covariance, support_prior(SUPPORT, GROUPS).covariance)
 
 
@@ -114,9 +114,9 @@ def test_meta_kgl_equals_the_reference_and_recovers_the_support(tasks, data):
 def test_the_gap_is_in_the_units_of_the_loss(tasks, data, make):
     """Compressed and absent rows must not show: the gap bounds the error of the paper's own loss."""
     learner = eqx.tree_at(lambda at: at.tol, make(data=data), jnp.asarray(1e-3))
-    _, info = update(learner, learner.init(SETTING), tasks[2], SETTING)
+    _, info = update(learner, learner.init(SIZES), tasks[2], SIZES)
     design, targets, mask = raw_rows(tasks[2:3], data)
-    _, solution = client_step(rows_of(tasks[2], data, SETTING), 0.1, 0.25, GROUPS, tol=1e-3)
+    _, solution = client_step(rows_of(tasks[2], data, SIZES), 0.1, 0.25, GROUPS, tol=1e-3)
     coef = np.asarray(solution.coef)
     best, _ = reference.group_lasso_solve(design, targets, 0.1, GROUPS, mask, tol=1e-12)
     excess = [reference.group_lasso_objective(design, targets, 0.1, GROUPS, mask, b) for b in (coef, best)]
@@ -141,21 +141,21 @@ def test_an_empty_selection_falls_back_to_all_kernels_and_says_so(tasks, make):
     learner = eqx.tree_at(lambda at: at.omega, make(), jnp.asarray(1e6))
     state, (info,) = learn(learner, tasks[:1])
     assert bool(info.fell_back) and not info.support.any()
-    close(learner.prior(state, SETTING).covariance, full_prior(GROUPS).covariance)
+    close(learner.prior(state, SIZES).covariance, full_prior(GROUPS).covariance)
 
 
 @selecting
 def test_before_the_first_task_all_kernels_count_alike(make):
     learner = make()
-    close(learner.prior(learner.init(SETTING), SETTING).covariance, full_prior(GROUPS).covariance)
+    close(learner.prior(learner.init(SIZES), SIZES).covariance, full_prior(GROUPS).covariance)
 
 
 def test_lam_over_root_s(tasks):
     constant, scaled = kgl(), kgl(lam_scaling="sqrt")
     state, _ = learn(scaled, tasks[:2])
-    third, _ = update(scaled, state, tasks[2], SETTING)
-    expected, _ = update(kgl(float(0.1 / np.sqrt(3))), state, tasks[2], SETTING)
-    other, _ = update(constant, state, tasks[2], SETTING)
+    third, _ = update(scaled, state, tasks[2], SIZES)
+    expected, _ = update(kgl(float(0.1 / np.sqrt(3))), state, tasks[2], SIZES)
+    other, _ = update(constant, state, tasks[2], SIZES)
     close(third.coef, expected.coef, atol=1e-12)
     assert not np.allclose(third.coef, other.coef, atol=1e-3)
 
@@ -166,14 +166,13 @@ def test_a_warm_start_changes_the_path_and_not_the_answer(tasks):
     before, _ = learn(learner, tasks[:-1])
     assert np.asarray(before.coef).any()
     cold_start = eqx.tree_at(lambda s: s.coef, before, jnp.zeros_like(before.coef))
-    cold, cold_info = update(learner, cold_start, tasks[-1], SETTING)
+    cold, cold_info = update(learner, cold_start, tasks[-1], SIZES)
     np.testing.assert_array_equal(cold_info.support, warm_info.support)
     close(cold.coef, state.coef, atol=1e-3)
     # From its own solution, a solve has nothing left to do.
     solve = eqx.filter_jit(solve_past)
     assert (
-        int(solve(state.past, learner.lam, SETTING, init=state.coef, tol=1e-10, max_steps=1000).num_steps)
-        == 0
+        int(solve(state.past, learner.lam, SIZES, init=state.coef, tol=1e-10, max_steps=1000).num_steps) == 0
     )
 
 
@@ -181,7 +180,7 @@ def test_a_task_without_exploration_adds_nothing(tasks):
     learner = kgl()
     state, (info,) = learn(learner, tasks[:1])
     silent = eqx.tree_at(lambda t: t.explored, tasks[1], jnp.zeros(HORIZON, bool))
-    after, _ = update(learner, state, silent, SETTING)
+    after, _ = update(learner, state, silent, SIZES)
     close(after.coef, state.coef, atol=1e-6)
     assert np.isfinite(np.asarray(info.gap))
 
@@ -193,7 +192,7 @@ def test_a_task_without_exploration_adds_nothing(tasks):
 def test_federated_equals_clients_run_apart(tasks, data):
     learner = federated(data=data)
     ballot, infos = learn(learner, tasks)
-    messages = [client_step(rows_of(task, data, SETTING), 0.1, 0.25, GROUPS, tol=1e-10)[0] for task in tasks]
+    messages = [client_step(rows_of(task, data, SIZES), 0.1, 0.25, GROUPS, tol=1e-10)[0] for task in tasks]
     for message in messages:
         assert message.dtype == bool and message.shape == (NUM_GROUPS,)
     np.testing.assert_array_equal(ballot.counts, np.sum(messages, axis=0))
@@ -242,7 +241,7 @@ def test_meta_kel_weights_are_the_norms(tasks, data):
     close(state.weights, norms / norms.sum(), atol=1e-5)
     close(np.sum(state.weights), 1)
     assert (np.asarray(infos[-1].support) >= SUPPORT).all()
-    close(MetaKeL(0.1).prior(state, SETTING).covariance, np.asarray(state.weights)[list(GROUPS)])
+    close(MetaKeL(0.1).prior(state, SIZES).covariance, np.asarray(state.weights)[list(GROUPS)])
 
 
 def test_meta_kel_without_any_weight_is_even(tasks):
@@ -255,7 +254,7 @@ def test_fixed_priors(tasks):
     oracle = FixedPrior(support_prior(SUPPORT, GROUPS))
     _, (info,) = learn(oracle, tasks[:1])
     np.testing.assert_array_equal(info.support, SUPPORT)
-    close(FixedPrior().prior((), SETTING).covariance, full_prior(GROUPS).covariance)
+    close(FixedPrior().prior((), SIZES).covariance, full_prior(GROUPS).covariance)
     dense = FixedPrior(Prior(np.arange(8.0), np.diag([0.0, 1, 0, 0, 0, 0, 1, 0])))
     _, (info,) = learn(dense, tasks[:1])
     assert np.flatnonzero(info.support).tolist() == [0, 1]
@@ -356,8 +355,8 @@ EVERY_LEARNER = {
 
 
 @eqx.filter_jit
-def learn_at_once(learner, past, num_done, setting):
-    return learner.learn(past, num_done, setting)
+def learn_at_once(learner, past, num_done, sizes):
+    return learner.learn(past, num_done, sizes)
 
 
 def all_classes(cls):
@@ -375,17 +374,17 @@ def test_every_learner_of_the_library_is_in_the_table():
 def test_to_learn_all_at_once_is_to_update_task_by_task(tasks, name, num_done, free_groups):
     """Also where there is room for more tasks than were done."""
     learner = EVERY_LEARNER[name]()
-    setting = Setting(GROUPS, NUM_TASKS, HORIZON, EXPLORE, jnp.float64, free_groups)
-    expected, infos = learn(learner, tasks[:num_done], setting)
-    past = no_past(learner.data, setting)
+    sizes = RunSizes(GROUPS, NUM_TASKS, HORIZON, EXPLORE, jnp.float64, free_groups)
+    expected, infos = learn(learner, tasks[:num_done], sizes)
+    past = no_past(learner.data, sizes)
     for place, task in enumerate(tasks[:num_done]):
-        past = remember(past, jnp.asarray(place), task, learner.data, setting)
-    found, info = learn_at_once(learner, past, jnp.asarray(num_done), setting)
+        past = remember(past, jnp.asarray(place), task, learner.data, sizes)
+    found, info = learn_at_once(learner, past, jnp.asarray(num_done), sizes)
     assert jax.tree.structure(found) == jax.tree.structure(expected)
     for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         assert one.dtype == other.dtype or one.dtype.kind == other.dtype.kind == "i"
         close(one, other, atol=1e-4)
-    priors = [learner.prior(state, setting) for state in (found, expected)]
+    priors = [learner.prior(state, sizes) for state in (found, expected)]
     for one, other in zip(*map(jax.tree.leaves, priors), strict=True):
         close(one, other, atol=1e-4)
     np.testing.assert_array_equal(info.support, infos[-1].support)
@@ -396,9 +395,9 @@ def test_to_learn_all_at_once_is_to_update_task_by_task(tasks, name, num_done, f
 @pytest.mark.parametrize("name", EVERY_LEARNER)
 def test_to_learn_from_no_task_is_to_know_nothing_and_stays_finite(name):
     learner = EVERY_LEARNER[name]()
-    past = no_past(learner.data, SETTING)
-    state, _ = learn_at_once(learner, past, jnp.asarray(0), SETTING)
-    prior, first = learner.prior(state, SETTING), learner.prior(learner.init(SETTING), SETTING)
+    past = no_past(learner.data, SIZES)
+    state, _ = learn_at_once(learner, past, jnp.asarray(0), SIZES)
+    prior, first = learner.prior(state, SIZES), learner.prior(learner.init(SIZES), SIZES)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(prior))
     if not isinstance(learner, AdaptiveMetaKGL):  # which adds its doubt about the mean
         for one, other in zip(jax.tree.leaves(prior), jax.tree.leaves(first), strict=True):

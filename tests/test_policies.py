@@ -406,7 +406,9 @@ ON_LINE = random_posterior(FEATURES[1], 0)
 run_line = partial(maximise, Greedy(0.1), ON_LINE, FEATURES[1], key=KEY)
 
 
-class OneScore(Greedy):
+class OneScore(AbstractPolicy):
+    noise_std: jax.Array
+
     def scores(self, belief, *, key):
         return belief.mean.sum()
 

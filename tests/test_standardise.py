@@ -603,18 +603,19 @@ class Mixed(AbstractMetaLearner):
     priors: tuple[Prior, ...]
     exploration: NoExploration = NoExploration()
     data: ClassVar[str] = "all"
+    noise_std: ClassVar[None] = None
 
-    def init(self, setting):
+    def init(self, sizes):
         return ()
 
-    def prior(self, state, setting):
-        return mixture([cast(prior, setting.dtype) for prior in self.priors], np.ones(len(self.priors)))
+    def prior(self, state, sizes):
+        return mixture([cast(prior, sizes.dtype) for prior in self.priors], np.ones(len(self.priors)))
 
-    def update(self, state, data, setting):
-        return state, info_of(jnp.ones(setting.num_groups, bool), None, setting)
+    def update(self, state, data, sizes):
+        return state, info_of(jnp.ones(sizes.num_groups, bool), None, sizes)
 
-    def learn(self, past, num_done, setting):
-        return (), info_of(jnp.ones(setting.num_groups, bool), None, setting)
+    def learn(self, past, num_done, sizes):
+        return (), info_of(jnp.ones(sizes.num_groups, bool), None, sizes)
 
 
 class Recorder(AbstractMetaLearner):
@@ -622,18 +623,19 @@ class Recorder(AbstractMetaLearner):
 
     exploration: NoExploration = NoExploration()
     data: ClassVar[str] = "all"
+    noise_std: ClassVar[None] = None
 
-    def init(self, setting):
-        return jnp.zeros((setting.horizon, setting.num_features)), jnp.zeros(setting.horizon)
+    def init(self, sizes):
+        return jnp.zeros((sizes.horizon, sizes.num_features)), jnp.zeros(sizes.horizon)
 
-    def prior(self, state, setting):
+    def prior(self, state, sizes):
         return general_prior()
 
-    def update(self, state, data, setting):
-        info = info_of(jnp.ones(setting.num_groups, bool), None, setting)
+    def update(self, state, data, sizes):
+        info = info_of(jnp.ones(sizes.num_groups, bool), None, sizes)
         return (data.features, data.rewards), info
 
-    def learn(self, past, num_done, setting):
+    def learn(self, past, num_done, sizes):
         raise NotImplementedError("rows of a history are not the steps of a task")
 
 

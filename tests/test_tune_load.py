@@ -67,7 +67,7 @@ def test_compressed_rows_stand_for_all_trials(mode, num_pending, outlier):
     with jax.enable_x64(True):
         model = make_model(SPACE, mode=mode, sizes=SIZES)
         features, policy, scaling = model.features, model.policy, model.scaling
-        knowledge = engine.nothing_known(model.learner, scaling, model.setting(1, arrays.LEAST_TRIALS))
+        knowledge = engine.nothing_known(model.learner, scaling, model.sizes(1, arrays.LEAST_TRIALS))
         one_by_one, log_unit = arrays.own_rows(own, maximise=True)
         values = arrays.feature_values(features, points)
         in_base = told & (np.arange(num) < 330)  # the others have one row each

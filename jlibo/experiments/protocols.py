@@ -19,7 +19,7 @@ from jlibo.belief.scaling import RAW, AbstractScaling
 from jlibo.envs import AbstractEnv
 from jlibo.features import AbstractFeatures
 from jlibo.fields import size
-from jlibo.lifelong.loop import LifelongResult, plan_agents, play_tasks, start_agents
+from jlibo.lifelong.loop import LifelongResult, RunSpec, plan_agents, play_tasks, start_agents
 from jlibo.lifelong.offline import OfflineResult, run_offline
 from jlibo.meta import AbstractMetaLearner
 from jlibo.policies import AbstractPolicy
@@ -132,18 +132,11 @@ class Lifelong(AbstractProtocol):
     def advance(self, world, state, segment):
         length, plan = self._segment_length, self._plan(world)
         indices = segment * length + jnp.arange(length, dtype=jnp.int32)
-        results = play_tasks(
-            world.env,
-            world.features,
-            world.policy,
-            world.learners,
-            plan.settings,
-            state,
-            indices,
-            jnp.asarray(plan.counts)[indices],
-            scaling=self.scaling,
-            key=world.key,
+        spec = RunSpec.of(
+            world.env, world.features, world.policy, world.learners, plan.sizes, scaling=self.scaling
         )
+        counts = jnp.asarray(plan.counts)[indices]
+        results = play_tasks(spec, state, indices, counts, key=world.key)
         return results, {name: result.carry for name, result in results.items()}
 
     def bytes_per_step(self, itemsize):

@@ -1,23 +1,23 @@
-"""The lifelong loop: one task after another, each played with the prior learned from those before.
+"""The lifelong loop: tasks in sequence, each played with the prior learned from the tasks before it.
 
 | here           | paper                                                                             |
 |----------------|-----------------------------------------------------------------------------------|
-| `run_lifelong` | LiBO (Algorithm 2) and F-LiBO (Algorithm 3): one loop, another meta-learner       |
+| `run_lifelong` | LiBO (Algorithm 2) and F-LiBO (Algorithm 3): the same loop, other meta-learners   |
 | `horizon`      | n, the steps of a task                                                            |
 | `num_tasks`    | m                                                                                 |
 | `regret`       | f_s(x*_s) - f_s(x_{s,i}); its sum over tasks and steps is R(m, n)                 |
 | `support`      | J_hat_s, the kernels selected after task s                                        |
 
-A scan over tasks around a scan over steps (`jlibo.lifelong.one_task`), all of it a pure function of the
-arguments and a key. Agents that differ in their meta-learner alone run side by side (`run_agents`): priors
-are data, so that the inner loop is compiled once and its product with the candidates' features serves all
-agents and seeds at once.
+A run is a scan over tasks around a scan over steps (`jlibo.lifelong.one_task`), and a pure function of its
+arguments and a key. Agents that differ only in their meta-learner run as one batch (`run_agents`): priors are
+data, so the inner loop is compiled once, and one product with the candidates' features serves all agents and
+seeds.
 """
 
 import dataclasses
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, final
 
 import equinox as eqx
 import jax
@@ -34,7 +34,7 @@ from jlibo.lifelong.one_task import TaskResult, draw_task, run_task
 from jlibo.meta.base import (
     AbstractMetaLearner,
     MetaInfo,
-    Setting,
+    RunSizes,
     TaskData,
     check_run_noise,
     only_present,
@@ -44,26 +44,47 @@ from jlibo.meta.rows import settled
 from jlibo.policies.base import AbstractPolicy
 
 
+@final
 class LifelongResult(eqx.Module):
-    """A whole run; arrays keep their axes, tasks first, then steps."""
+    """Result of a run, with the axes tasks and steps; returned by `run_lifelong`.
+
+    ```python
+    import jax
+
+    import jlibo
+
+    features, key = jlibo.Cosine(num_features=10), jax.random.key(0)
+    env = jlibo.SyntheticEnv.draw(features, support_size=2, key=key)
+    policy = jlibo.GPUCB(nu=10.0, noise_std=0.1)
+    learner = jlibo.MetaKGL(lam=0.1, omega=0.25)
+    result = jlibo.run_lifelong(env, features, policy, learner, num_tasks=3, horizon=16, key=key)
+    print(result.regret.shape, result.support.shape)  # (3, 16) (3, 10)
+    ```
+    """
 
     actions: Int[Array, "tasks horizon"]
+    """Index of the candidate played."""
     rewards: Float[Array, "tasks horizon"]
+    """Noisy reward, as observed."""
     regret: Float[Array, "tasks horizon"]
-    """Of each step, without noise."""
+    """Best value minus value of the action, without noise."""
     explored: Bool[Array, "tasks horizon"]
+    """Whether the step was forced exploration."""
     num_explore: Int[Array, " tasks"]
+    """Number of forced exploration steps."""
     support: Bool[Array, "tasks groups"]
-    """The base kernels selected after each task, with which the next one is played."""
+    """Base kernels selected after each task; they form the prior of the next task."""
     fell_back: Bool[Array, " tasks"]
-    """The selection after the task was empty: the next task is played with all base kernels."""
+    """Whether the selection after the task was empty, so that the next prior has all base kernels."""
     status: Int[Array, " tasks"]
-    """A `Status`, as a number: of the solve after the task, or `NON_FINITE_VALUES` or `NON_FINITE_REWARDS`
-    where the environment had candidates or rewards that are no finite numbers."""
+    """A `Status`, as a number: that of the solve after the task, or `NON_FINITE_VALUES` or
+    `NON_FINITE_REWARDS` if values of candidates or rewards are not finite."""
     gap: Float[Array, " tasks"]
+    """Duality gap of the solve after the task."""
     num_steps: Int[Array, " tasks"]
+    """Steps of the solve after the task."""
     carry: Any
-    """Pass it back in, with the next tasks and the same key, to go on."""
+    """State after the last task. Pass it to `run_lifelong` with the next tasks and the same key to resume."""
 
 
 def run_lifelong(
@@ -82,24 +103,46 @@ def run_lifelong(
     progress_fn: Callable[[int], None] | None = None,
     key: PRNGKeyArray,
 ) -> LifelongResult:
-    """Play `num_tasks` tasks of `horizon` steps, learning the prior of each from those before.
+    """Play `num_tasks` tasks of `horizon` steps, each with the prior learned from the tasks before it.
+
+    Use `jax.vmap` over `key` (or over another argument) to run many seeds as one batch.
 
     **Arguments:**
 
-    - `env`, `features`, `policy`, `meta_learner`: any of each.
-    - `exploration`: forced exploration; by default what the meta-learner asks for.
-    - `scaling`: the units in which policy and meta-learner see rewards; `Standardise()` where their scale
-      is not known.
-    - `repeats`: whether a candidate may be played twice in a task; without noise there is nothing to learn
-      from that, and a tuner would not do it.
-    - `tasks`, `carry`: to stop and go on. `tasks=range(0, 10)` plays the first ten of `num_tasks`; passing
-      the result's `carry` back in with `tasks=range(10, 20)` and the same key plays the next, bit for bit as
-      one long run would.
-    - `progress_fn`: called with the number of tasks done after each task. A host callback: leave it out
-      where speed counts.
+    - `env`: the environment, a sequence of tasks.
+    - `features`: the feature map; its groups are the base kernels.
+    - `policy`: chooses the actions after forced exploration.
+    - `meta_learner`: learns the prior.
+    - `num_tasks`: number of tasks of the run.
+    - `horizon`: number of steps of each task.
+    - `exploration`: schedule of forced exploration; by default that of the meta-learner.
+    - `scaling`: units in which policy and meta-learner see rewards. Use `Standardise()` if the scale of the
+      rewards is unknown.
+    - `repeats`: whether a candidate may be played twice in a task. Without noise a second play gives no
+      information, so tuning uses False.
+    - `tasks`, `carry`: to stop and resume. `tasks=range(0, 10)` plays the first ten of `num_tasks`. Passing
+      the result's `carry` with `tasks=range(10, 20)` and the same key plays the next ten. The results are bit
+      for bit those of one long run.
+    - `progress_fn`: called with the number of finished tasks after each task. It is a host callback: leave it
+      out where speed matters.
+    - `key`: random key of the run.
 
-    **Returns:** a `LifelongResult`. `jax.vmap` over `key` (or over anything else) runs many seeds as one
-    batch.
+    **Returns:** a `LifelongResult`.
+
+    **Raises:** `ValueError` for an invalid argument.
+
+    ```python
+    import jax
+
+    import jlibo
+
+    features, key = jlibo.Cosine(num_features=10), jax.random.key(0)
+    env = jlibo.SyntheticEnv.draw(features, support_size=2, key=key)
+    policy = jlibo.GPUCB(nu=10.0, noise_std=0.1)
+    learner = jlibo.MetaKGL(lam=0.1, omega=0.25)
+    result = jlibo.run_lifelong(env, features, policy, learner, num_tasks=3, horizon=16, key=key)
+    print(result.regret.sum())
+    ```
     """
     results = run_agents(
         env,
@@ -135,7 +178,33 @@ def run_agents(
     progress_fn: Callable[[int], None] | None = None,
     key: PRNGKeyArray,
 ) -> dict[str, LifelongResult]:
-    """`run_lifelong` for several meta-learners side by side: the same tasks, noise and exploration draws."""
+    """Run several meta-learners as one batch, on the same tasks, noise and exploration draws.
+
+    **Arguments:**
+
+    - `meta_learners`: meta-learner of each agent, by name.
+    - `exploration`: schedules of forced exploration, by name. An agent without an entry uses the schedule of
+      its meta-learner.
+    - `carry`: the `carry` of each agent's result, by name, to resume.
+    - All other arguments: as in `run_lifelong`.
+
+    **Returns:** the `LifelongResult` of each agent, by name.
+
+    **Raises:** `ValueError` for an invalid argument.
+
+    ```python
+    import jax
+
+    import jlibo
+
+    features, key = jlibo.Cosine(num_features=10), jax.random.key(0)
+    env = jlibo.SyntheticEnv.draw(features, support_size=2, key=key)
+    policy = jlibo.GPUCB(nu=10.0, noise_std=0.1)
+    learners = {"LiBO": jlibo.MetaKGL(lam=0.1, omega=0.25), "naive": jlibo.FixedPrior()}
+    results = jlibo.run_agents(env, features, policy, learners, num_tasks=3, horizon=16, key=key)
+    print({name: float(result.regret.sum()) for name, result in results.items()})
+    ```
+    """
     check_count("num_tasks", num_tasks)
     if not repeats and horizon > env.candidates.shape[-2]:
         fail("horizon", f"at most the {env.candidates.shape[-2]} candidates without repeats", horizon)
@@ -143,75 +212,80 @@ def run_agents(
     if len(tasks) == 0 or tasks.step != 1 or tasks.start < 0 or tasks.stop > num_tasks:
         fail("tasks", f"a range within 0..{num_tasks}", tasks)
     if (carry is None) != (tasks.start == 0):
-        fail("carry", "given just when `tasks` starts after 0", f"tasks={tasks} and carry={type(carry)}")
+        fail(
+            "carry",
+            "given if and only if `tasks` starts after 0",
+            f"{tasks} and carry {type(carry).__name__}",
+        )
     plan = plan_agents(
         env, features, meta_learners, num_tasks=num_tasks, horizon=horizon, exploration=exploration
     )
     for name, learner in meta_learners.items():
-        check_run_noise(policy.noise_std, learner, plan.settings[name])
+        check_run_noise(policy.noise_std, learner, plan.sizes[name])
+    spec = RunSpec.of(env, features, policy, meta_learners, plan.sizes, scaling=scaling, repeats=repeats)
     states = start_agents(meta_learners, plan, scaling) if carry is None else carry
-    indices = jnp.arange(tasks.start, tasks.stop)
-    counts = jnp.asarray(plan.counts[tasks.start : tasks.stop])
-    names = tuple(meta_learners)
     results = _play_compiled(
-        env,
-        features,
-        policy,
-        names,
-        tuple(meta_learners[name] for name in names),
-        tuple(plan.settings[name] for name in names),
-        tuple(states[name] for name in names),
-        indices,
-        counts,
-        scaling,
-        repeats,
-        progress_fn,
-        key,
-    )
-    return dict(zip(names, results, strict=True))
-
-
-@eqx.filter_jit
-def _play_compiled(
-    env,
-    features,
-    policy,
-    names,
-    learners,
-    settings,
-    states,
-    indices,
-    counts,
-    scaling,
-    repeats,
-    progress_fn,
-    key,
-):
-    # Outside of `jit` every call would compile its scans anew. In tuples, as `jit` sorts dictionaries.
-    results = play_tasks(
-        env,
-        features,
-        policy,
-        dict(zip(names, learners, strict=True)),
-        dict(zip(names, settings, strict=True)),
-        dict(zip(names, states, strict=True)),
-        indices,
-        counts,
-        scaling=scaling,
-        repeats=repeats,
+        spec,
+        {name: states[name] for name in meta_learners},
+        jnp.arange(tasks.start, tasks.stop),
+        jnp.asarray(plan.counts[tasks.start : tasks.stop]),
         progress_fn=progress_fn,
         key=key,
     )
-    return tuple(results[name] for name in names)
+    # In the caller's order: `jit` sorts the keys of dictionaries.
+    return {name: results[name] for name in meta_learners}
 
 
+@final
+class RunSpec(eqx.Module):
+    """The parts of a run of several agents that stay the same from task to task."""
+
+    env: AbstractEnv
+    features: AbstractFeatures
+    policy: AbstractPolicy
+    names: tuple[str, ...] = eqx.field(static=True)
+    """Name of each agent. A tuple, because `jit` sorts the keys of dictionaries."""
+    learners: tuple[AbstractMetaLearner, ...]
+    """Meta-learner of each agent."""
+    sizes: tuple[RunSizes, ...]
+    """Sizes of each agent's run; they differ in `max_explore` only."""
+    scaling: AbstractScaling
+    repeats: bool = eqx.field(static=True)
+    """Whether a candidate may be played twice in a task."""
+
+    @staticmethod
+    def of(
+        env: AbstractEnv,
+        features: AbstractFeatures,
+        policy: AbstractPolicy,
+        meta_learners: Mapping[str, AbstractMetaLearner],
+        sizes: Mapping[str, RunSizes],
+        *,
+        scaling: AbstractScaling = RAW,
+        repeats: bool = True,
+    ) -> "RunSpec":
+        """Return the spec of agents that are given by name."""
+        return RunSpec(
+            env,
+            features,
+            policy,
+            tuple(meta_learners),
+            tuple(meta_learners.values()),
+            tuple(sizes[name] for name in meta_learners),
+            scaling,
+            repeats,
+        )
+
+
+@final
 @dataclasses.dataclass(frozen=True)
-class Plan:
-    """What a run of several agents is, before it starts: nothing in it is traced."""
+class AgentPlan:
+    """Sizes and schedules of a run of several agents, known before tracing; made by `plan_agents`."""
 
-    settings: dict[str, Setting]
+    sizes: dict[str, RunSizes]
+    """Sizes of each agent's run, by name."""
     counts: np.ndarray
-    """Forced exploration steps, [tasks, agents]."""
+    """Number of forced exploration steps, `[tasks, agents]`."""
 
 
 def plan_agents(
@@ -222,8 +296,8 @@ def plan_agents(
     num_tasks: int,
     horizon: int,
     exploration: Mapping[str, AbstractExploration] | None = None,
-) -> Plan:
-    """Sizes and schedules of the agents; all of it known before tracing."""
+) -> AgentPlan:
+    """Return sizes and schedules of the agents; the arguments are checked."""
     check_num_tasks(env, num_tasks)
     check_count("horizon", horizon)
     if not meta_learners:
@@ -238,67 +312,73 @@ def plan_agents(
     dtype = env.candidates.dtype
     if not jnp.issubdtype(dtype, jnp.floating):
         dtype = jnp.result_type(float)
-    settings = {
-        name: Setting(features.groups, num_tasks, horizon, int(most), dtype, features.free_groups)
+    sizes = {
+        name: RunSizes(features.groups, num_tasks, horizon, int(most), dtype, features.free_groups)
         for name, most in zip(meta_learners, counts.max(0), strict=True)
     }
-    return Plan(settings, counts)
+    return AgentPlan(sizes, counts)
 
 
 def start_agents(
-    meta_learners: Mapping[str, AbstractMetaLearner], plan: Plan, scaling: AbstractScaling = RAW
+    meta_learners: Mapping[str, AbstractMetaLearner], plan: AgentPlan, scaling: AbstractScaling = RAW
 ) -> dict[str, Any]:
-    """Every agent's state before the first task: its learner's, and that of its units."""
+    """Return the state of each agent before the first task: that of its meta-learner and of its scaling."""
     return {
-        name: (learner.init(plan.settings[name]), scaling.init(plan.settings[name].dtype))
+        name: (learner.init(plan.sizes[name]), scaling.init(plan.sizes[name].dtype))
         for name, learner in meta_learners.items()
     }
 
 
 def play_tasks(
-    env: AbstractEnv,
-    features: AbstractFeatures,
-    policy: AbstractPolicy,
-    meta_learners: Mapping[str, AbstractMetaLearner],
-    settings: Mapping[str, Setting],
+    spec: RunSpec,
     states: Mapping[str, Any],
     indices: Int[Array, " tasks"],
     counts: Int[Array, "tasks agents"],
     *,
-    scaling: AbstractScaling = RAW,
-    repeats: bool = True,
     progress_fn: Callable[[int], None] | None = None,
     key: PRNGKeyArray,
 ) -> dict[str, LifelongResult]:
-    """Play the tasks numbered `indices`. Numbers are data here: one compiled program plays any part of a run
-    of the same length."""
-    horizon = next(iter(settings.values())).horizon
+    """Play the tasks `indices` of a run; return the result of each agent, by name.
+
+    Indices and counts are data: one compiled program plays any part of the same length of a run.
+
+    **Arguments:**
+
+    - `spec`: environment, features, policy and agents.
+    - `states`: state of each agent before these tasks, from `start_agents` or from a result's `carry`.
+    - `indices`: numbers of the tasks, counted from 0.
+    - `counts`: number of forced exploration steps of each task and agent.
+    - `progress_fn`, `key`: as in `run_lifelong`.
+    """
+    horizon = spec.sizes[0].horizon
+    env, features, policy, scaling = spec.env, spec.features, spec.policy, spec.scaling
+    agents = tuple(zip(spec.names, spec.learners, spec.sizes, strict=True))
     candidate_features = features(env.candidates)
 
     def play_task(states, step):
         index, num_explore = step
-        draws = draw_task(env, index, horizon, repeats=repeats, key=key)
+        draws = draw_task(env, index, horizon, repeats=spec.repeats, key=key)
         points = draws.task.points
         task_features = candidate_features if points is None else features(points)
-        priors = [learner.prior(states[name][0], settings[name]) for name, learner in meta_learners.items()]
-        scale_states = _stack([states[name][1] for name in meta_learners])
-        play = jax.vmap(partial(run_task, repeats=repeats), in_axes=(None, 0, None, None, 0, None, 0))
+        priors = [learner.prior(states[name][0], sizes) for name, learner, sizes in agents]
+        scale_states = _stack([states[name][1] for name in spec.names])
+        play = jax.vmap(partial(run_task, repeats=spec.repeats), in_axes=(None, 0, None, None, 0, None, 0))
         prior = _stack(in_one_shape(priors, policy.noise_std))
         results = play(policy, prior, task_features, draws, num_explore, scaling, scale_states)
         new_states, infos = {}, {}
-        for number, (name, learner) in enumerate(meta_learners.items()):
+        for number, (name, learner, sizes) in enumerate(agents):
             result = jax.tree.map(lambda leaf, number=number: leaf[number], results)
             state, scale_state = states[name]
             data = TaskData(task_features[result.actions], result.rewards, result.explored)
             usable = jnp.isfinite(result.rewards) & jnp.isfinite(result.regret)
             if not env.always_finite:
                 data = only_present(data, usable)
-            data, units = settled(data, scaling, policy.noise_std, settings[name])
-            state, info = learner.update(state, data, settings[name])
+            data, units = settled(data, scaling, policy.noise_std, sizes)
+            state, info = learner.update(state, data, sizes)
             infos[name] = eqx.tree_at(lambda i: i.status, info, draws.status(info.status, usable))
             new_states[name] = state, scaling.update(scale_state, units)
         if progress_fn is not None:
-            # The index is the same for all seeds, so that a batch reports each task once.
+            # The index is the same for all seeds, so a batch reports each task once.
             jax.debug.callback(progress_fn, index + 1)
         return new_states, (results, infos)
 
@@ -306,8 +386,14 @@ def play_tasks(
     states, (results, infos) = jax.lax.scan(play_task, dict(states), (indices, counts))
     return {
         name: _lifelong_result(number, results, infos[name], states[name], counts)
-        for number, name in enumerate(meta_learners)
+        for number, name in enumerate(spec.names)
     }
+
+
+@eqx.filter_jit
+def _play_compiled(spec, states, indices, counts, *, progress_fn, key):
+    # Jitted, because a scan outside of `jit` is recompiled at every call.
+    return play_tasks(spec, states, indices, counts, progress_fn=progress_fn, key=key)
 
 
 def _lifelong_result(number: int, results: TaskResult, info: MetaInfo, state, counts) -> LifelongResult:
@@ -328,5 +414,5 @@ def _lifelong_result(number: int, results: TaskResult, info: MetaInfo, state, co
 
 
 def _stack(trees: list) -> Any:
-    """Every agent's, as one batch."""
+    """Return the agents' trees as one tree with a leading axis over agents."""
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)

@@ -1,10 +1,17 @@
 """Offline meta-learning: learn from m tasks of random data, then play one new task (paper, section 6.1).
 
-For every m from 1 to `num_tasks` the kernel learned from the first m data sets plays the same test task, so
-that what changes along a curve is the kernel alone.
+For every m from 1 to `num_tasks`, the prior learned from the first m data sets is used to play the same test
+task. Only the prior varies with m.
+
+| here        | paper                                                                                 |
+|-------------|---------------------------------------------------------------------------------------|
+| `num_tasks` | the largest m                                                                         |
+| `num_rows`  | the size of each offline data set                                                     |
+| `horizon`   | n, the steps of the test task                                                         |
 """
 
 from collections.abc import Mapping
+from typing import final
 
 import equinox as eqx
 import jax
@@ -15,19 +22,26 @@ from jlibo.belief.prior import Prior, PriorMixture, in_one_shape
 from jlibo.envs.base import AbstractEnv, check_num_tasks
 from jlibo.features import AbstractFeatures
 from jlibo.lifelong.one_task import draw_task, run_task
-from jlibo.meta.base import AbstractMetaLearner, Setting, TaskData
+from jlibo.meta.base import AbstractMetaLearner, RunSizes, TaskData
 from jlibo.policies.base import AbstractPolicy
 
 
+@final
 class OfflineResult(eqx.Module):
-    """One agent: the test task's regret, and the selection, after each number of offline tasks."""
+    """Result of one agent for each number of offline tasks; returned by `run_offline`."""
 
     regret: Float[Array, "tasks horizon"]
+    """Regret of each step of the test task, without noise."""
     support: Bool[Array, "tasks groups"]
+    """Selected base kernels."""
     fell_back: Bool[Array, " tasks"]
+    """Whether the selection was empty, so that the prior has all base kernels."""
     status: Int[Array, " tasks"]
+    """`Status` of the solve, as a number."""
     gap: Float[Array, " tasks"]
+    """Duality gap of the solve."""
     num_steps: Int[Array, " tasks"]
+    """Steps of the solve."""
 
 
 def run_offline(
@@ -41,10 +55,42 @@ def run_offline(
     horizon: int,
     key: PRNGKeyArray,
 ) -> dict[str, OfflineResult]:
-    """Learn from `num_tasks` tasks of `num_rows` uniform draws, then play a new task of `horizon` steps."""
+    """Learn from up to `num_tasks` tasks of uniform draws, then play a new task with each learned prior.
+
+    **Arguments:**
+
+    - `env`: the environment; its task number `num_tasks` is the test task.
+    - `features`: the feature map; its groups are the base kernels.
+    - `policy`: plays the test task, without forced exploration.
+    - `meta_learners`: meta-learner of each agent, by name.
+    - `num_tasks`: number of offline tasks.
+    - `num_rows`: number of uniform draws in each offline task.
+    - `horizon`: number of steps of the test task.
+    - `key`: random key of the run.
+
+    **Returns:** the `OfflineResult` of each agent, by name.
+
+    **Raises:** `ValueError` if the environment has fewer than `num_tasks + 1` tasks.
+
+    ```python
+    import jax
+
+    import jlibo
+    from jlibo.lifelong.offline import run_offline
+
+    features, key = jlibo.Cosine(num_features=10), jax.random.key(0)
+    env = jlibo.SyntheticEnv.draw(features, support_size=2, key=key)
+    policy = jlibo.GPUCB(nu=10.0, noise_std=0.1)
+    learners = {"Meta-KGL": jlibo.MetaKGL(lam=0.1, omega=0.25), "naive": jlibo.FixedPrior()}
+    results = run_offline(
+        env, features, policy, learners, num_tasks=3, num_rows=10, horizon=16, key=jax.random.key(3)
+    )
+    print({name: result.regret.sum(axis=1) for name, result in results.items()})
+    ```
+    """
     check_num_tasks(env, num_tasks, held_out=1)
     candidate_features = features(env.candidates)
-    setting = Setting(
+    sizes = RunSizes(
         features.groups, num_tasks, num_rows, num_rows, candidate_features.dtype, features.free_groups
     )
 
@@ -57,11 +103,11 @@ def run_offline(
         )
         new_states, priors, infos = {}, [], {}
         for name, learner in meta_learners.items():
-            new_states[name], infos[name] = learner.update(states[name], data, setting)
-            priors.append(learner.prior(new_states[name], setting))
+            new_states[name], infos[name] = learner.update(states[name], data, sizes)
+            priors.append(learner.prior(new_states[name], sizes))
         return new_states, (in_one_shape(priors, policy.noise_std), infos)
 
-    states = {name: learner.init(setting) for name, learner in meta_learners.items()}
+    states = {name: learner.init(sizes) for name, learner in meta_learners.items()}
     _, (priors, infos) = jax.lax.scan(learn, states, jnp.arange(num_tasks))
     test = draw_task(env, jnp.asarray(num_tasks), horizon, key=key)
 

@@ -8,7 +8,7 @@
 | `regret`      | f_s(x*_s) - f_s(x_{s,i})                                                           |
 """
 
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import equinox as eqx
 import jax
@@ -63,6 +63,23 @@ class Draws(eqx.Module):
         return jnp.where(usable.all(), status, Status.NON_FINITE_REWARDS).astype(jnp.int32)
 
 
+@final
+class TaskKeys(NamedTuple):
+    """Random keys of one task, one per purpose; made by `split_task_key`."""
+
+    task: PRNGKeyArray
+    """For the environment's task."""
+    noise: PRNGKeyArray
+    exploration: PRNGKeyArray
+    policy: PRNGKeyArray
+    """For the policy; it is split into one key per step."""
+
+
+def split_task_key(key: PRNGKeyArray) -> TaskKeys:
+    """Return the keys of a task, given its own key: that of the run with the task's index folded in."""
+    return TaskKeys(*jax.random.split(key, len(TaskKeys._fields)))
+
+
 def draw_task(
     env: AbstractEnv, index: Int[Array, ""], horizon: int, *, repeats: bool = True, key: PRNGKeyArray
 ) -> Draws:
@@ -90,22 +107,23 @@ def draw_task(
     draws = jlibo.draw_task(env, 0, horizon=20, key=jax.random.key(0))
     ```
     """
-    task_key, noise_key, explore_key, policy_key = jax.random.split(jax.random.fold_in(key, index), 4)
-    task = env.task(index, key=task_key)
-    noise = env.noise_std * jax.random.normal(noise_key, (horizon,), task.values.dtype)
-    policy_keys = jax.random.split(policy_key, horizon)
+    keys = split_task_key(jax.random.fold_in(key, index))
+    task = env.task(index, key=keys.task)
+    noise = env.noise_std * jax.random.normal(keys.noise, (horizon,), task.values.dtype)
+    policy_keys = jax.random.split(keys.policy, horizon)
     explore = explore_uniformly if repeats else explore_once
     if env.always_finite:
-        return Draws(task, noise, explore(task, horizon, key=explore_key), policy_keys)
+        return Draws(task, noise, explore(task, horizon, key=keys.exploration), policy_keys)
     played = finite_part(task)
     available = jnp.asarray(played.available)
     is_whole = (available == (True if task.available is None else task.available)).all()
     if repeats:
         # Draw from all candidates first, so that the check does not change draws if all values are finite.
-        exploration = explore_uniformly(task, horizon, key=explore_key)
-        exploration = move_to_available(exploration, available, key=jax.random.fold_in(explore_key, 1))
+        exploration = explore_uniformly(task, horizon, key=keys.exploration)
+        move_key = jax.random.fold_in(keys.exploration, 1)
+        exploration = move_to_available(exploration, available, key=move_key)
     else:
-        exploration = explore_once(played, horizon, key=explore_key)
+        exploration = explore_once(played, horizon, key=keys.exploration)
     return Draws(played, noise, exploration, policy_keys, is_whole)
 
 

@@ -1,7 +1,7 @@
 """Meta-learners: one file a learner, one small interface."""
 
 from jlibo.meta.adaptive import AdaptiveMetaKGL
-from jlibo.meta.base import AbstractMetaLearner, MetaInfo, Setting, TaskData
+from jlibo.meta.base import AbstractMetaLearner, MetaInfo, RunSizes, TaskData
 from jlibo.meta.federated import FederatedMetaKGL, client_step, server_vote
 from jlibo.meta.fixed import FixedPrior
 from jlibo.meta.hierarchy import fit_hierarchy
@@ -21,8 +21,8 @@ __all__ = [
     "MetaKeL",
     "PastTasks",
     "Rows",
+    "RunSizes",
     "SelfTunedMetaKGL",
-    "Setting",
     "TaskData",
     "choose_support",
     "client_step",

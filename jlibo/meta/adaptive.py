@@ -1,20 +1,21 @@
-"""The adaptive meta-learner: Meta-KGL's support, then a mean and a covariance learned from all past tasks.
+"""The adaptive meta-learner: Meta-KGL's support, with a mean and a covariance learned from past tasks.
 
-Meta-KGL learns *which* kernels matter and gives all of them mean zero and equal weight. Where tasks resemble
-each other, they also teach *where* the good configurations lie. This learner keeps the support and learns on
-it a mean and a covariance (`hierarchy`): the first trial of a new task goes where past tasks were best.
+Meta-KGL learns which kernels are relevant and gives all of them mean zero and equal weight. If tasks are
+similar, past tasks also show where rewards are high. This learner keeps the support and learns a mean and a
+covariance on it (`jlibo.meta.hierarchy`), so the first step of a new task is played where past tasks were
+best.
 
-A task that is unlike the past ones must not be worse off for it. The prior is a mixture (`PriorMixture`):
-beside the learned one stands the wide one, which is what an agent without a past would use. Every reward of
-the new task is foretold by both, and whoever foretells better gets the say.
+The prior is a mixture (`PriorMixture`), so that a task unlike the past ones loses little. One component is
+the learned prior. The other is the wide prior, that of an agent without past tasks. Components are reweighted
+by their predictive likelihood of the new task's rewards.
 
-| here             | what it is                                                                        |
+| here             | meaning                                                                           |
 |------------------|-----------------------------------------------------------------------------------|
-| `choose_support` | the support: lam and omega from the past tasks' own data, see `selection`         |
-| `wide_weight`    | how likely a task unlike the past is, before its first reward                     |
+| `choose_support` | the support, with lam and omega chosen from the past data; see `selection`        |
+| `wide_weight`    | probability that a task is unlike the past ones, before its first reward          |
 """
 
-from typing import ClassVar
+from typing import ClassVar, final
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -22,79 +23,112 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jlibo.belief.prior import Prior, mixture
 from jlibo.fields import hyper_parameter
-from jlibo.meta.base import AbstractMetaLearner, Setting, TaskData, info_of, selected_prior
+from jlibo.meta.base import AbstractMetaLearner, RunSizes, TaskData, info_of, selected_prior
 from jlibo.meta.exploration import AbstractExploration, FirstTasksExploration
 from jlibo.meta.hierarchy import fit_hierarchy
 from jlibo.meta.past import PastTasks, no_past, remember
 from jlibo.meta.selection import choose_support
 
 
+@final
 class AdaptiveState(eqx.Module):
+    """State of `AdaptiveMetaKGL`: the past tasks, and the support and prior learned from them."""
+
     past: PastTasks
     num_done: Int[Array, ""]
     support: Bool[Array, " groups"]
     learned: Prior
 
 
+@final
 class AdaptiveMetaKGL(AbstractMetaLearner):
-    """Learns support, mean and covariance from all data of past tasks; asks for hardly any exploration.
+    """Meta-learner of support, mean and covariance from all data of past tasks, with little exploration.
 
-    Rewards should be standardised (`jlibo.Standardise`): the wide prior is for functions of size one.
+    Standardise the rewards (`jlibo.Standardise`): the wide prior assumes functions of magnitude one.
+
+    **Arguments:** the fields below; all have defaults.
+
+    **Raises:** `ValueError` for a hyper-parameter out of range.
+
+    ```python
+    import jax
+
+    import jlibo
+
+    features, key = jlibo.Cosine(num_features=10), jax.random.key(0)
+    env = jlibo.SyntheticEnv.draw(features, support_size=2, key=key)
+    policy, learner = jlibo.GPUCB(nu=1.0, noise_std=0.1), jlibo.AdaptiveMetaKGL()
+    result = jlibo.run_lifelong(
+        env, features, policy, learner, num_tasks=3, horizon=16, scaling=jlibo.Standardise(), key=key
+    )
+    print(result.regret.sum(axis=1))
+    ```
     """
 
     noise_std: Float[Array, ""] = hyper_parameter("noise_std", above=0, default=0.1)
+    """Noise of the rewards in the selection, and initial value of the noise that is learned. Above 0."""
     wide_weight: Float[Array, ""] = hyper_parameter("wide_weight", above=0, at_most=1, default=0.1)
+    """Weight of the wide prior in the mixture before a task's first reward. Above 0, at most 1."""
     covariance_tasks: Float[Array, ""] = hyper_parameter("covariance_tasks", above=0, default=5.0)
+    """Strength of the prior on the covariance, in tasks; see `jlibo.meta.hierarchy`. Above 0."""
     mean_tasks: Float[Array, ""] = hyper_parameter("mean_tasks", above=0, default=1.0)
+    """Strength of the prior on the mean, in tasks of mean zero. Above 0."""
     unselected_weight: Float[Array, ""] = hyper_parameter(
         "unselected_weight", at_least=0, at_most=1, default=0.1
     )
-    """What the kernels that were not selected keep: what is wrongly left out can still be learned."""
+    """Share of the prior variance that is spread over all kernels, so that a kernel that was wrongly left out
+    can still be learned. From 0 to 1."""
     select: bool = eqx.field(static=True, default=True)
-    """Whether to select kernels at all; without, the hierarchy is learned on all of them."""
+    """Whether to select kernels; if False, the hierarchy is learned on all of them."""
     num_lams: int = eqx.field(static=True, default=8)
+    """Number of penalties on the group-lasso path."""
     num_steps: int = eqx.field(static=True, default=10)
-    """EM steps after each task, always from the wide prior: what is learned depends on the tasks alone."""
+    """Number of EM steps after each task. They always start from the wide prior, so the result depends on the
+    tasks only."""
     exploration: AbstractExploration = FirstTasksExploration()
+    """Default schedule of forced exploration."""
     tol: float = 1e-3
+    """Relative duality gap at which the group lasso stops."""
     max_steps: int = 300
+    """Maximum number of steps of each solve."""
 
     data: ClassVar[str] = "all"
 
-    def init(self, setting):
-        support = jnp.ones(setting.num_groups, bool)
-        learned = self._matrix(selected_prior(support, setting), setting)
-        return AdaptiveState(no_past(self.data, setting), jnp.zeros((), jnp.int32), support, learned)
+    def init(self, sizes):
+        support = jnp.ones(sizes.num_groups, bool)
+        learned = self._matrix(selected_prior(support, sizes), sizes)
+        return AdaptiveState(no_past(self.data, sizes), jnp.zeros((), jnp.int32), support, learned)
 
-    def prior(self, state, setting):
-        wide = self._matrix(selected_prior(jnp.ones(setting.num_groups, bool), setting), setting)
+    def prior(self, state, sizes):
+        wide = self._matrix(selected_prior(jnp.ones(sizes.num_groups, bool), sizes), sizes)
         return mixture([state.learned, wide], jnp.stack([1 - self.wide_weight, self.wide_weight]))
 
-    def update(self, state, data: TaskData, setting):
-        past = remember(state.past, state.num_done, data, self.data, setting)
-        return self.learn(past, state.num_done + 1, setting)
+    def update(self, state, data: TaskData, sizes):
+        past = remember(state.past, state.num_done, data, self.data, sizes)
+        return self.learn(past, state.num_done + 1, sizes)
 
-    def learn(self, past: PastTasks, num_done, setting):
-        support, solution = jnp.ones(setting.num_groups, bool), None
+    def learn(self, past: PastTasks, num_done, sizes):
+        support, solution = jnp.ones(sizes.num_groups, bool), None
         if self.select:
-            noise_std = self.noise_std.astype(setting.dtype)
+            noise_std = self.noise_std.astype(sizes.dtype)
             support, solution = choose_support(
-                past, noise_std, setting, num_lams=self.num_lams, tol=self.tol, max_steps=self.max_steps
+                past, noise_std, sizes, num_lams=self.num_lams, tol=self.tol, max_steps=self.max_steps
             )
-        chosen, every = selected_prior(support, setting), selected_prior(jnp.ones_like(support), setting)
-        share = self.unselected_weight.astype(setting.dtype)
+        chosen, every = selected_prior(support, sizes), selected_prior(jnp.ones_like(support), sizes)
+        share = self.unselected_weight.astype(sizes.dtype)
         wide = Prior(chosen.mean, (1 - share) * chosen.covariance + share * every.covariance)
         learned = fit_hierarchy(
             past,
-            self._matrix(wide, setting),
+            self._matrix(wide, sizes),
             wide,
             num_steps=self.num_steps,
-            covariance_tasks=self.covariance_tasks.astype(setting.dtype),
-            mean_tasks=self.mean_tasks.astype(setting.dtype),
-            noise_std=self.noise_std.astype(setting.dtype),
+            covariance_tasks=self.covariance_tasks.astype(sizes.dtype),
+            mean_tasks=self.mean_tasks.astype(sizes.dtype),
+            noise_std=self.noise_std.astype(sizes.dtype),
         )
         new = AdaptiveState(past, num_done, support, learned)
-        return new, info_of(support, solution, setting)
+        return new, info_of(support, solution, sizes)
 
-    def _matrix(self, prior: Prior, setting: Setting) -> Prior:
-        return Prior(prior.mean, jnp.diag(prior.covariance), self.noise_std.astype(setting.dtype))
+    def _matrix(self, prior: Prior, sizes: RunSizes) -> Prior:
+        """Return a diagonal prior with a full covariance matrix and a noise, the shape of a learned prior."""
+        return Prior(prior.mean, jnp.diag(prior.covariance), self.noise_std.astype(sizes.dtype))

@@ -1,7 +1,15 @@
-"""What a meta-learner is: past tasks in, a Gaussian prior over feature weights out."""
+"""The interface of meta-learners: from finished tasks to a Gaussian prior over feature weights.
+
+| here        | paper                                                                                 |
+|-------------|---------------------------------------------------------------------------------------|
+| `num_tasks` | m                                                                                     |
+| `horizon`   | n, the steps of a task                                                                |
+| `TaskData`  | D_s, and D^exp_s in the rows where `explored`                                         |
+| `support`   | J_hat_s, the kernels selected after task s                                            |
+"""
 
 import abc
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, final
 
 import equinox as eqx
 import jax
@@ -10,7 +18,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jlibo.belief.prior import Prior, PriorMixture, check_noise, largest_variance, support_prior
-from jlibo.checks import is_concrete
+from jlibo.checks import ArrayLike, is_concrete
 from jlibo.meta.exploration import AbstractExploration
 from jlibo.solver.group_lasso import Solution, Status
 
@@ -18,139 +26,229 @@ if TYPE_CHECKING:
     from jlibo.meta.past import PastTasks
 
 
-class Setting(eqx.Module):
-    """What is fixed before a run: sizes and groups. All of it is static."""
+@final
+class RunSizes(eqx.Module):
+    """The sizes of a run, which determine the shapes of a meta-learner's state. All fields are static.
+
+    ```python
+    import jax.numpy as jnp
+
+    import jlibo
+
+    sizes = jlibo.RunSizes(groups=(0, 0, 1), num_tasks=5, horizon=20, max_explore=4, dtype=jnp.float32)
+    print(sizes.num_features, sizes.num_groups)  # 3 2
+    ```
+    """
 
     groups: tuple[int, ...] = eqx.field(static=True)
+    """Group of each feature; a group is a base kernel."""
     num_tasks: int = eqx.field(static=True)
+    """Number of tasks of the run."""
     horizon: int = eqx.field(static=True)
+    """Number of steps of each task."""
     max_explore: int = eqx.field(static=True)
-    """Most forced exploration steps in any task."""
+    """Largest number of forced exploration steps in any task."""
     dtype: Any = eqx.field(static=True)
+    """Dtype of features and rewards."""
     free_groups: tuple[int, ...] = eqx.field(static=True, default=())
-    """Groups that are in every prior and that nobody selects or drops."""
+    """Groups without penalty: they are part of every prior and are never selected or dropped."""
 
     @property
     def num_features(self) -> int:
+        """Number of features."""
         return len(self.groups)
 
     @property
     def num_groups(self) -> int:
+        """Number of groups, the free ones included."""
         return max(self.groups) + 1
 
 
+@final
 class TaskData(eqx.Module):
-    """All that happened in one task, in the order of play."""
+    """The data of one finished task, one row per step, in the order of play.
+
+    ```python
+    import jax.numpy as jnp
+
+    import jlibo
+
+    data = jlibo.TaskData(
+        features=jnp.asarray([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]),
+        rewards=jnp.asarray([0.2, 0.5, 0.7]),
+        explored=jnp.asarray([True, False, False]),
+    )
+    print(data.is_present)  # [ True  True  True]
+    ```
+    """
 
     features: Float[Array, "horizon features"]
+    """Features of the actions."""
     rewards: Float[Array, " horizon"]
+    """Rewards, in the units of the run's scaling."""
     explored: Bool[Array, " horizon"]
-    """Which steps were forced exploration; they come first."""
+    """Which steps were forced exploration. They come first."""
     present: Bool[Array, " horizon"] | None = None
-    """Which steps there are; None: all. A task that ended early is padded."""
+    """Which steps exist; None means all. The other steps are padding of a task that ended early."""
 
     @property
     def is_present(self) -> Bool[Array, " horizon"]:
+        """Which steps exist, always as an array."""
         return jnp.ones_like(self.explored) if self.present is None else self.present
 
 
 def only_present(data: TaskData, present: Bool[Array, " horizon"]) -> TaskData:
-    """The task with only those steps that are `present`; the rewards of the others are zero."""
+    """Return the task with only those steps that are `present`; the rewards of the others are zero."""
     rewards = jnp.where(present, data.rewards, 0)
     return TaskData(data.features, rewards, data.explored & present, data.is_present & present)
 
 
+@final
 class MetaInfo(eqx.Module):
-    """What a meta-learner tells about an update, beside its state."""
+    """Report on an update of a meta-learner; it does not affect later tasks.
+
+    ```python
+    import jax.numpy as jnp
+
+    import jlibo
+
+    info = jlibo.MetaInfo(
+        support=jnp.asarray([True, False]),
+        fell_back=jnp.asarray(False),
+        status=jnp.asarray(jlibo.Status.CONVERGED),
+        gap=jnp.zeros(()),
+        num_steps=jnp.asarray(30),
+    )
+    ```
+    """
 
     support: Bool[Array, " groups"]
     """The selected groups, and the free ones."""
     fell_back: Bool[Array, ""]
-    """The estimate was empty, so that the next prior is on all base kernels."""
+    """Whether the selection was empty, so that the next prior has all base kernels."""
     status: Int[Array, ""]
+    """`Status` of the solve behind the selection, as a number."""
     gap: Float[Array, ""]
+    """Duality gap of that solve."""
     num_steps: Int[Array, ""]
+    """Steps of that solve."""
 
 
 class AbstractMetaLearner(eqx.Module):
-    """Turns finished tasks into the prior of the next one.
+    """Base class of meta-learners, which learn the prior of the next task from finished tasks.
 
-    `state` is any pytree of arrays of fixed shapes; `setting` tells the sizes.
+    A subclass declares `exploration`, `data` and `noise_std`, and implements `init`, `prior`, `update` and
+    `learn`. The state is any pytree of arrays whose shapes depend on the `RunSizes` only. All methods must be
+    jittable.
+
+    ```python
+    from typing import ClassVar
+
+    import jax.numpy as jnp
+
+    import jlibo
+
+    class AllKernels(jlibo.AbstractMetaLearner):
+        exploration: jlibo.AbstractExploration = jlibo.NoExploration()
+        data: ClassVar[str] = "all"
+        noise_std: ClassVar[None] = None
+
+        def init(self, sizes):
+            return ()
+
+        def prior(self, state, sizes):
+            return jlibo.full_prior(sizes.groups, sizes.dtype)
+
+        def update(self, state, data, sizes):
+            return self.learn(None, None, sizes)
+
+        def learn(self, past, num_done, sizes):
+            support, zero = jnp.ones(sizes.num_groups, bool), jnp.zeros((), jnp.int32)
+            return (), jlibo.MetaInfo(support, jnp.asarray(False), zero, jnp.zeros((), sizes.dtype), zero)
+    ```
     """
 
     exploration: eqx.AbstractVar[AbstractExploration]
-    """The schedule of forced exploration that the learner asks for."""
+    """Default schedule of forced exploration."""
     data: eqx.AbstractVar[str]
-    """Which steps of a task the learner uses: "exploration" (forced exploration alone) or "all"."""
+    """Which steps of a task the learner uses: "exploration" (forced exploration only) or "all"."""
+    noise_std: eqx.AbstractVar[Float[ArrayLike, ""] | None]
+    """Noise of the rewards that the learner assumes; None if it assumes none. Runs check that the dtype can
+    represent it."""
 
     @abc.abstractmethod
-    def init(self, setting: Setting) -> Any:
-        """The state before the first task."""
+    def init(self, sizes: RunSizes) -> Any:
+        """Return the state before the first task."""
 
     @abc.abstractmethod
-    def prior(self, state: Any, setting: Setting) -> Prior | PriorMixture:
-        """The prior for the next task, or several among which the task's own rewards will decide."""
+    def prior(self, state: Any, sizes: RunSizes) -> Prior | PriorMixture:
+        """Return the prior of the next task: a Gaussian, or a mixture that the task's rewards reweight."""
 
     @abc.abstractmethod
-    def update(self, state: Any, data: TaskData, setting: Setting) -> tuple[Any, MetaInfo]:
-        """The state after one more finished task."""
+    def update(self, state: Any, data: TaskData, sizes: RunSizes) -> tuple[Any, MetaInfo]:
+        """Return the state after one more finished task, and a report on the update."""
 
     @abc.abstractmethod
-    def learn(self, past: "PastTasks", num_done: Int[Array, ""], setting: Setting) -> tuple[Any, MetaInfo]:
-        """The state after all tasks of a history at once: what `update`, task by task, leads to.
+    def learn(self, past: "PastTasks", num_done: Int[Array, ""], sizes: RunSizes) -> tuple[Any, MetaInfo]:
+        """Return the state after all tasks of a history, and a report on the last of them.
 
-        Solvers may stop at another point within their tolerance.
+        The result is that of `update` for one task after another, up to the tolerance of solvers.
 
         **Arguments:**
 
-        - `past`: the finished tasks, made by `jlibo.meta.past.remember` with the learner's `data`, at the
-          places 0 to `num_done - 1`.
-        - `num_done`: how many there are.
-        - `setting`: as for `update`.
+        - `past`: the finished tasks at positions 0 to `num_done - 1`, stored by `jlibo.meta.past.remember`
+          with the learner's `data`.
+        - `num_done`: number of finished tasks.
+        - `sizes`: as in `update`.
         """
 
 
-def info_of(support: Bool[Array, " groups"], solution: Solution | None, setting: Setting) -> MetaInfo:
-    """The report on a selection, with the certificate of the solve that it came from."""
-    is_free = free_mask(setting)
+def info_of(support: Bool[Array, " groups"], solution: Solution | None, sizes: RunSizes) -> MetaInfo:
+    """Return the report on a selection; `solution` is the solve behind it, None if there was none."""
+    is_free = free_mask(sizes)
     fell_back = ~(support & ~is_free).any()
     support = support | is_free
     if solution is None:
         zero = jnp.zeros((), jnp.int32)
         status = jnp.asarray(Status.CONVERGED, jnp.int32)
-        return MetaInfo(support, fell_back, status, jnp.zeros((), setting.dtype), zero)
+        return MetaInfo(support, fell_back, status, jnp.zeros((), sizes.dtype), zero)
     return MetaInfo(support, fell_back, solution.status, solution.gap, solution.num_steps)
 
 
-def check_run_noise(noise_std: Any, learner: AbstractMetaLearner, setting: Setting) -> None:
-    """Refuse noise, the policy's or the learner's own, that a run cannot hold, where it is known now.
+def check_run_noise(noise_std: Any, learner: AbstractMetaLearner, sizes: RunSizes) -> None:
+    """Check that the dtype of a run can represent the noise of the policy, `noise_std`, and of the learner.
 
-    The prior variance is that of an average of base kernels, one or so, unless the learner brings priors of
-    its own. Noise that is traced is moved within the limits, see `jlibo.posterior.init`.
+    The limits are relative to the prior variance. It is that of an average of base kernels, about one, unless
+    the learner has priors as fields. Traced noise is not checked here but clipped to the limits; see
+    `jlibo.posterior.init`.
+
+    **Raises:** `ValueError` if the noise is known (not traced) and out of the limits.
     """
     leaves = jax.tree.leaves(learner, is_leaf=lambda leaf: isinstance(leaf, Prior))
     variances = [largest_variance(leaf.covariance) for leaf in leaves if isinstance(leaf, Prior)]
     variances = variances or [np.ones(())]
     # A learner with several priors may use the narrowest of them.
     variance = min(map(float, variances)) if all(map(is_concrete, variances)) else 0.0
-    for number in (noise_std, getattr(learner, "noise_std", None)):
+    for number in (noise_std, learner.noise_std):
         if number is not None:
-            check_noise(number, variance, setting.dtype)
+            check_noise(number, variance, sizes.dtype)
 
 
-def no_support(setting: Setting) -> Bool[Array, " groups"]:
-    return jnp.zeros(setting.num_groups, bool)
+def no_support(sizes: RunSizes) -> Bool[Array, " groups"]:
+    """Return the empty selection."""
+    return jnp.zeros(sizes.num_groups, bool)
 
 
-def selected_prior(support: Bool[Array, " groups"], setting: Setting) -> Prior:
-    """The average of the selected kernels, as the setting has groups and precision."""
-    return support_prior(support, setting.groups, setting.dtype, free_groups=setting.free_groups)
+def selected_prior(support: Bool[Array, " groups"], sizes: RunSizes) -> Prior:
+    """Return the prior of the average of the selected kernels, with the groups and dtype of the run."""
+    return support_prior(support, sizes.groups, sizes.dtype, free_groups=sizes.free_groups)
 
 
-def group_array(setting: Setting) -> np.ndarray:
-    return np.asarray(setting.groups)
+def group_array(sizes: RunSizes) -> np.ndarray:
+    """Return the group of each feature, as an array."""
+    return np.asarray(sizes.groups)
 
 
-def free_mask(setting: Setting) -> np.ndarray:
-    """Which groups are free."""
-    return np.isin(np.arange(setting.num_groups), np.asarray(setting.free_groups, int))
+def free_mask(sizes: RunSizes) -> np.ndarray:
+    """Return which groups are free."""
+    return np.isin(np.arange(sizes.num_groups), np.asarray(sizes.free_groups, int))

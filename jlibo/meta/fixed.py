@@ -1,6 +1,6 @@
-"""A prior that never changes: the oracle (the true kernel) and the naive agent (all kernels) of the paper."""
+"""A prior that does not change: the paper's oracle (true kernel) and naive agent (all kernels)."""
 
-from typing import ClassVar
+from typing import ClassVar, final
 
 import jax
 import jax.numpy as jnp
@@ -10,30 +10,49 @@ from jlibo.meta.base import AbstractMetaLearner, group_array, info_of
 from jlibo.meta.exploration import AbstractExploration, NoExploration
 
 
+@final
 class FixedPrior(AbstractMetaLearner):
-    """Learns nothing. Without a `prior`, all base kernels count alike."""
+    """Meta-learner that uses the same prior for every task.
+
+    **Arguments:** the fields below; both have defaults.
+
+    ```python
+    import jax
+
+    import jlibo
+
+    features, key = jlibo.Cosine(num_features=10), jax.random.key(0)
+    env = jlibo.SyntheticEnv.draw(features, support_size=2, key=key)
+    policy, learner = jlibo.GPUCB(nu=10.0, noise_std=0.1), jlibo.FixedPrior()
+    result = jlibo.run_lifelong(env, features, policy, learner, num_tasks=3, horizon=16, key=key)
+    print(result.regret.sum())
+    ```
+    """
 
     fixed_prior: Prior | None = None
+    """The prior; None means equal weight for all base kernels."""
     exploration: AbstractExploration = NoExploration()
+    """Default schedule of forced exploration."""
 
     data: ClassVar[str] = "all"
+    noise_std: ClassVar[None] = None
 
-    def init(self, setting):
+    def init(self, sizes):
         return ()
 
-    def prior(self, state, setting):
+    def prior(self, state, sizes):
         if self.fixed_prior is None:
-            return full_prior(setting.groups, setting.dtype, free_groups=setting.free_groups)
-        return jax.tree.map(lambda leaf: leaf.astype(setting.dtype), self.fixed_prior)
+            return full_prior(sizes.groups, sizes.dtype, free_groups=sizes.free_groups)
+        return jax.tree.map(lambda leaf: leaf.astype(sizes.dtype), self.fixed_prior)
 
-    def update(self, state, data, setting):
-        return self._same(setting)
+    def update(self, state, data, sizes):
+        return self._same(sizes)
 
-    def learn(self, past, num_done, setting):
-        return self._same(setting)
+    def learn(self, past, num_done, sizes):
+        return self._same(sizes)
 
-    def _same(self, setting):
-        covariance = self.prior((), setting).covariance
+    def _same(self, sizes):
+        covariance = self.prior((), sizes).covariance
         variances = covariance if covariance.ndim == 1 else jnp.diagonal(covariance)
-        used = jnp.zeros(setting.num_groups, bool).at[group_array(setting)].max(variances > 0)
-        return (), info_of(used, None, setting)
+        used = jnp.zeros(sizes.num_groups, bool).at[group_array(sizes)].max(variances > 0)
+        return (), info_of(used, None, sizes)

@@ -1,21 +1,23 @@
-"""Meta-KeL: a weighted sum of base kernels, its weights sparse (Kassraie, Rothfuss & Krause 2022).
+"""Meta-KeL: a sum of base kernels with sparse weights (Kassraie, Rothfuss & Krause 2022).
 
 | here           | Meta-KeL                                                                          |
 |----------------|-----------------------------------------------------------------------------------|
 | `lam`          | lambda                                                                            |
 | the weights    | eta_j >= 0 of k_hat = sum_j eta_j k_j                                             |
 
-Our reading. Meta-KeL minimises over eta >= 0 the sum over tasks of a ridge fit in the kernel
+Our reading of the method: Meta-KeL minimises over eta >= 0 the sum over tasks of a ridge fit in the kernel
 k_eta = sum_j eta_j k_j plus an l1 penalty on eta,
 
     (1/N) sum_s min_{f_s} [ ||y_s - f_s||^2 + (lam N / 2) ||f_s||^2_{k_eta} ] + (lam / 2) ||eta||_1 .
 
 With f_s = sum_j phi_j . b_s^(j) and ||f_s||^2 = sum_j ||b_s^(j)||^2 / eta_j, the best eta for given
-coefficients is eta_j = ||b^(j)||_2 over all tasks, and what remains is the group lasso of eq. (1) of the
-LiBO paper. So the fit is the same; what differs is what becomes of it: Meta-KeL keeps every kernel with a
-non-zero weight, and its weights, where Meta-KGL thresholds and averages. That is why it can only promise
-that the true kernels are among those kept. The weights are scaled to sum to one, so that k(x, x) <= 1.
+coefficients is eta_j = ||b^(j)||_2 over all tasks, and the remaining problem is the group lasso of eq. (1) of
+the LiBO paper. So the fit is the same as that of Meta-KGL; its use differs. Meta-KeL keeps every kernel with
+a non-zero weight, with this weight; Meta-KGL applies a threshold and averages. Meta-KeL therefore guarantees
+only that the true kernels are among those kept. The weights are scaled to sum to one, so that k(x, x) <= 1.
 """
+
+from typing import ClassVar, final
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -30,47 +32,76 @@ from jlibo.meta.past import PastTasks, no_past, remember
 from jlibo.meta.rows import DATA_CHOICES
 
 
+@final
 class MetaKeLState(eqx.Module):
+    """State of `MetaKeL`: the past tasks and the fit to them."""
+
     past: PastTasks
     num_done: Int[Array, ""]
     coef: Float[Array, "tasks features"]
-    """The last solution, from which the next solve starts."""
+    """The last solution; the next solve is warm-started from it."""
     weights: Float[Array, " groups"]
+    """Weight of each kernel; they sum to one."""
 
 
+@final
 class MetaKeL(AbstractMetaLearner):
-    """The predecessor that the paper compares with: weights instead of a selection."""
+    """Meta-learner with kernel weights instead of a selection, with which the paper compares.
+
+    **Arguments:** the fields below; `lam` is required.
+
+    **Raises:** `ValueError` for a hyper-parameter out of range or an unknown `data`.
+
+    ```python
+    import jax
+
+    import jlibo
+
+    features, key = jlibo.Cosine(num_features=10), jax.random.key(0)
+    env = jlibo.SyntheticEnv.draw(features, support_size=2, key=key)
+    policy, learner = jlibo.GPUCB(nu=10.0, noise_std=0.1), jlibo.MetaKeL(lam=0.1)
+    result = jlibo.run_lifelong(env, features, policy, learner, num_tasks=3, horizon=16, key=key)
+    print(result.support)
+    ```
+    """
 
     lam: Float[Array, ""] = hyper_parameter("lam", at_least=0)
+    """Penalty lambda of the group lasso, at least 0."""
     data: str = choice("data", DATA_CHOICES)
+    """Which steps of a task to use: "exploration" (forced exploration only) or "all"."""
     exploration: AbstractExploration = DecreasingExploration()
+    """Default schedule of forced exploration."""
     tol: float = 1e-6
+    """Relative duality gap at which the group lasso stops."""
     max_steps: int = 10_000
+    """Maximum number of steps of each solve."""
 
-    def init(self, setting):
-        even = _even(jnp.zeros(setting.num_groups, setting.dtype), setting)
-        past = no_past(self.data, setting)
-        return MetaKeLState(past, jnp.zeros((), jnp.int32), no_coef(setting), even)
+    noise_std: ClassVar[None] = None
 
-    def prior(self, state, setting):
-        weights = jnp.where(free_mask(setting), 1, state.weights)[group_array(setting)]
+    def init(self, sizes):
+        even = _even(jnp.zeros(sizes.num_groups, sizes.dtype), sizes)
+        past = no_past(self.data, sizes)
+        return MetaKeLState(past, jnp.zeros((), jnp.int32), no_coef(sizes), even)
+
+    def prior(self, state, sizes):
+        weights = jnp.where(free_mask(sizes), 1, state.weights)[group_array(sizes)]
         return Prior(jnp.zeros_like(weights), weights)
 
-    def update(self, state, data: TaskData, setting):
-        past = remember(state.past, state.num_done, data, self.data, setting)
-        return self._fit(past, state.num_done + 1, state.coef, setting)
+    def update(self, state, data: TaskData, sizes):
+        past = remember(state.past, state.num_done, data, self.data, sizes)
+        return self._fit(past, state.num_done + 1, state.coef, sizes)
 
-    def learn(self, past: PastTasks, num_done, setting):
-        return self._fit(past, num_done, no_coef(setting), setting)
+    def learn(self, past: PastTasks, num_done, sizes):
+        return self._fit(past, num_done, no_coef(sizes), sizes)
 
-    def _fit(self, past: PastTasks, num_done: Int[Array, ""], init: Float[Array, "tasks features"], setting):
-        solution = solve_past(past, self.lam, setting, init=init, tol=self.tol, max_steps=self.max_steps)
+    def _fit(self, past: PastTasks, num_done: Int[Array, ""], init: Float[Array, "tasks features"], sizes):
+        solution = solve_past(past, self.lam, sizes, init=init, tol=self.tol, max_steps=self.max_steps)
         norms = jnp.nan_to_num(solution.group_norms)
-        state = MetaKeLState(past, num_done, jnp.nan_to_num(solution.coef), _even(norms, setting))
-        return state, info_of(norms > 0, solution, setting)
+        state = MetaKeLState(past, num_done, jnp.nan_to_num(solution.coef), _even(norms, sizes))
+        return state, info_of(norms > 0, solution, sizes)
 
 
-def _even(norms, setting):
-    """Weights that sum to one: in proportion to the norms, or equal when all are zero."""
-    norms = jnp.where(norms.sum() > 0, norms, ~free_mask(setting))
+def _even(norms, sizes):
+    """Return weights that sum to one, proportional to the norms; equal if all norms are zero."""
+    norms = jnp.where(norms.sum() > 0, norms, ~free_mask(sizes))
     return norms / norms.sum()

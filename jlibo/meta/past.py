@@ -1,4 +1,4 @@
-"""The history that every meta-learner learns from: finished tasks as padded rows.
+"""The history that meta-learners learn from: finished tasks as padded rows.
 
 | here          | paper                                                                               |
 |---------------|-------------------------------------------------------------------------------------|
@@ -7,33 +7,45 @@
 | `penalised`   | the rows with the features of free groups, which have no penalty, projected out     |
 """
 
+from typing import final
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jlibo.meta.base import Setting, TaskData
+from jlibo.meta.base import RunSizes, TaskData
 from jlibo.meta.rows import compress_rows, free_features, num_rows, project_out, seen_rows
 
 
+@final
 class PastTasks(eqx.Module):
-    """Finished tasks as rows. Rows of zeros carry no information; tasks with `is_done` 0 are padding."""
+    """Finished tasks as rows. Rows of zeros are padding, and so are tasks with `is_done` 0."""
 
     features: Float[Array, "tasks rows features"]
     targets: Float[Array, "tasks rows"]
     lost_squares: Float[Array, " tasks"]
-    """Squared rewards that no linear function of the features explains, where rows were compressed."""
+    """Sum of squared rewards that no linear function of the features explains and that compression removed;
+    zero without compression."""
     num_observations: Float[Array, " tasks"]
+    """Number of observations that the rows of each task represent."""
     is_done: Float[Array, " tasks"]
+    """1 for finished tasks, else 0."""
 
 
-def no_past(data: str, setting: Setting) -> PastTasks:
-    """Room for all tasks of a run, none of them done."""
-    rows = num_rows(data, setting)
-    zeros = jnp.zeros(setting.num_tasks, setting.dtype)
+def no_past(data: str, sizes: RunSizes) -> PastTasks:
+    """Return a history with space for all tasks of a run, none of them finished.
+
+    **Arguments:**
+
+    - `data`: which steps of a task will be stored: "exploration" or "all".
+    - `sizes`: sizes of the run.
+    """
+    rows = num_rows(data, sizes)
+    zeros = jnp.zeros(sizes.num_tasks, sizes.dtype)
     return PastTasks(
-        features=jnp.zeros((setting.num_tasks, rows, setting.num_features), setting.dtype),
-        targets=jnp.zeros((setting.num_tasks, rows), setting.dtype),
+        features=jnp.zeros((sizes.num_tasks, rows, sizes.num_features), sizes.dtype),
+        targets=jnp.zeros((sizes.num_tasks, rows), sizes.dtype),
         lost_squares=zeros,
         num_observations=zeros,
         is_done=zeros,
@@ -41,12 +53,21 @@ def no_past(data: str, setting: Setting) -> PastTasks:
 
 
 def remember(
-    past: PastTasks, place: Int[Array, ""], data: TaskData, choice: str, setting: Setting
+    past: PastTasks, place: Int[Array, ""], data: TaskData, choice: str, sizes: RunSizes
 ) -> PastTasks:
-    """The past with one more task at `place`, in at most as many rows as there are features."""
-    features, targets, used = seen_rows(data, choice, setting)
-    lost = jnp.zeros((), setting.dtype)
-    if len(used) > setting.num_features:
+    """Return the history with one more task, in at most as many rows as there are features.
+
+    **Arguments:**
+
+    - `past`: the history so far.
+    - `place`: position of the task, counted from 0. It may be traced.
+    - `data`: the finished task.
+    - `choice`: which of its steps to store: "exploration" or "all".
+    - `sizes`: sizes of the run.
+    """
+    features, targets, used = seen_rows(data, choice, sizes)
+    lost = jnp.zeros((), sizes.dtype)
+    if len(used) > sizes.num_features:
         features, kept = compress_rows(features, targets)
         lost = jnp.maximum((targets**2).sum() - (kept**2).sum(), 0)
         targets = kept
@@ -60,12 +81,12 @@ def remember(
 
 
 def penalised(
-    past: PastTasks, setting: Setting
+    past: PastTasks, sizes: RunSizes
 ) -> tuple[Float[Array, "tasks rows features"], Float[Array, "tasks rows"]]:
-    """Design and targets of the group lasso on the past, with the free groups projected out."""
-    if not setting.free_groups:
+    """Return design and targets of the group lasso on the past, with the free groups projected out."""
+    if not sizes.free_groups:
         return past.features, past.targets
-    columns = free_features(setting)
+    columns = free_features(sizes)
     return jax.vmap(lambda features, targets: project_out(features, targets, columns))(
         past.features, past.targets
     )

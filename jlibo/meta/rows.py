@@ -17,7 +17,7 @@ from jlibo.belief.moments import Units
 from jlibo.belief.prior import full_prior
 from jlibo.belief.scaling import AbstractScaling
 from jlibo.checks import fail
-from jlibo.meta.base import Setting, TaskData
+from jlibo.meta.base import RunSizes, TaskData
 
 
 @final
@@ -33,20 +33,20 @@ DATA_CHOICES = ("exploration", "all")
 """Which steps of a task a learner uses: those of forced exploration, or all."""
 
 
-def num_rows(data: str, setting: Setting) -> int:
+def num_rows(data: str, sizes: RunSizes) -> int:
     """Return the number of rows stored per task."""
     if data == "exploration":
-        if setting.max_explore == 0:
+        if sizes.max_explore == 0:
             fail("exploration", "a schedule that explores, as the learner uses exploration data", "none")
-        return min(setting.max_explore, setting.num_features)
-    return min(setting.horizon, setting.num_features)
+        return min(sizes.max_explore, sizes.num_features)
+    return min(sizes.horizon, sizes.num_features)
 
 
 def seen_rows(
-    task: TaskData, data: str, setting: Setting
+    task: TaskData, data: str, sizes: RunSizes
 ) -> tuple[Float[Array, "steps features"], Float[Array, " steps"], Bool[Array, " steps"]]:
     """Return features and rewards that the learner uses, zero where absent, and which are present."""
-    length = setting.max_explore if data == "exploration" else setting.horizon
+    length = sizes.max_explore if data == "exploration" else sizes.horizon
     used = (task.explored if data == "exploration" else task.is_present)[:length]
     return (
         jnp.where(used[:, None], task.features[:length], 0),
@@ -55,31 +55,31 @@ def seen_rows(
     )
 
 
-def rows_of(task: TaskData, data: str, setting: Setting) -> Rows:
+def rows_of(task: TaskData, data: str, sizes: RunSizes) -> Rows:
     """Return the rows of a task that the learner uses, at most as many as there are features."""
-    features, targets, used = seen_rows(task, data, setting)
-    if setting.free_groups:
-        features, targets = project_out(features, targets, free_features(setting))
-    if len(used) > setting.num_features:
+    features, targets, used = seen_rows(task, data, sizes)
+    if sizes.free_groups:
+        features, targets = project_out(features, targets, free_features(sizes))
+    if len(used) > sizes.num_features:
         features, targets = compress_rows(features, targets)
     return Rows(features, targets, used.sum().astype(features.dtype))
 
 
 def settled(
-    data: TaskData, scaling: AbstractScaling, noise_std: Float[Array, ""], setting: Setting
+    data: TaskData, scaling: AbstractScaling, noise_std: Float[Array, ""], sizes: RunSizes
 ) -> tuple[TaskData, Units]:
     """Return a finished task with its rewards in the units in which it is stored, and these units."""
-    prior = full_prior(setting.groups, setting.dtype, free_groups=setting.free_groups)
-    rewards = data.rewards.astype(setting.dtype)
+    prior = full_prior(sizes.groups, sizes.dtype, free_groups=sizes.free_groups)
+    rewards = data.rewards.astype(sizes.dtype)
     units = scaling.settle(
-        prior, jnp.asarray(noise_std, setting.dtype), data.features, rewards, data.is_present
+        prior, jnp.asarray(noise_std, sizes.dtype), data.features, rewards, data.is_present
     )
     return eqx.tree_at(lambda d: d.rewards, data, units.apply(rewards)), units
 
 
-def free_features(setting: Setting) -> tuple[int, ...]:
+def free_features(sizes: RunSizes) -> tuple[int, ...]:
     """Return the columns of the groups without penalty."""
-    return tuple(f for f, group in enumerate(setting.groups) if group in setting.free_groups)
+    return tuple(f for f, group in enumerate(sizes.groups) if group in sizes.free_groups)
 
 
 def project_out(

@@ -1,15 +1,17 @@
-"""lam and omega without a simulation: kernels chosen by how well they foretell the past tasks' own rewards.
+"""Selection of kernels without given lam and omega, by the likelihood of the past tasks' rewards.
 
-Outside of a simulation nobody knows c_1, B or the noise that the theory's lam and omega are made of. The
-group-lasso path offers one selection for every lam, and a threshold on each more; `choose_support` takes the
-one under whose kernel the past rewards are likeliest. That likelihood is a product over rewards, each
-foretold from those before it in its task: every row is held out once.
+The theory's lam and omega depend on c_1, B and the noise, which are unknown outside of a simulation. The
+group-lasso path gives two selections for every lam, one of them with a threshold. `choose_support` returns
+the selection whose kernel has the highest likelihood of the past rewards. The likelihood is a product over
+rewards, each predicted from the earlier ones of its task, so every row is held out once.
 
 | here                | paper                                                                      |
 |---------------------|----------------------------------------------------------------------------|
-| `choose_support`    | J_hat_s, with lambda and omega of eq. (1) taken from a grid by the data    |
+| `choose_support`    | J_hat_s, with lambda and omega of eq. (1) chosen from a grid by the data   |
 | `SelfTunedMetaKGL`  | Meta-KGL with that choice after every task                                 |
 """
+
+from typing import final
 
 import equinox as eqx
 import jax
@@ -21,7 +23,7 @@ from jlibo.belief.posterior import init, update
 from jlibo.fields import choice, hyper_parameter
 from jlibo.meta.base import (
     AbstractMetaLearner,
-    Setting,
+    RunSizes,
     TaskData,
     free_mask,
     info_of,
@@ -37,35 +39,41 @@ from jlibo.solver.group_lasso import Solution, group_lasso_path, lam_grid, lambd
 def choose_support(
     past: PastTasks,
     noise_std: Float[Array, ""],
-    setting: Setting,
+    sizes: RunSizes,
     *,
     num_lams: int,
     tol: float,
     max_steps: int,
 ) -> tuple[Bool[Array, " groups"], Solution]:
-    """Return the kernels along the group-lasso path under which the past rewards are likeliest.
+    """Return the selection on the group-lasso path with the highest likelihood of the past rewards.
 
     Candidates are the whole set and, for every lam of the path below `lambda_max`, the kernels with a
-    non-zero norm and those with more than a tenth of the largest norm: so lam and omega are both chosen.
-    The whole set wins a tie.
+    non-zero norm and those with more than a tenth of the largest norm. This chooses both lam and omega. The
+    whole set wins ties.
 
-    **Returns:** the support without the free groups, and the solve that it came from, whose status, gap and
-    number of steps certify it. At `lambda_max`, where the path starts, the solution is zero, and the kernel
-    of an empty selection is that of the whole set: the whole set has the certificate of this solve.
+    **Arguments:**
+
+    - `past`: the finished tasks.
+    - `noise_std`: noise of the rewards in the likelihood.
+    - `sizes`: sizes of the run.
+    - `num_lams`: number of penalties on the path.
+    - `tol`, `max_steps`: as in `group_lasso`.
+
+    **Returns:** the support without the free groups, and the solve that it came from, with status, gap and
+    number of steps. The whole set comes with the solve at `lambda_max`, where the path starts: its solution
+    is zero, and the kernel of an empty selection is that of the whole set.
     """
-    features, targets = penalised(past, setting)
-    largest = lambda_max(features, targets, groups=setting.groups)
-    lams = lam_grid(
-        jnp.maximum(largest, jnp.finfo(setting.dtype).tiny), num_lams=num_lams, smallest_ratio=1e-2
-    )
-    path = group_lasso_path(features, targets, lams, groups=setting.groups, tol=tol, max_steps=max_steps)
-    whole = jnp.ones((1, setting.num_groups), bool)
+    features, targets = penalised(past, sizes)
+    largest = lambda_max(features, targets, groups=sizes.groups)
+    lams = lam_grid(jnp.maximum(largest, jnp.finfo(sizes.dtype).tiny), num_lams=num_lams, smallest_ratio=1e-2)
+    path = group_lasso_path(features, targets, lams, groups=sizes.groups, tol=tol, max_steps=max_steps)
+    whole = jnp.ones((1, sizes.num_groups), bool)
     norms = path.group_norms[1:]
     candidates = jnp.concatenate([whole, norms > 0, norms > 0.1 * norms.max(1, keepdims=True)])
     solve_of = jnp.asarray(np.r_[0, 1:num_lams, 1:num_lams])
 
     def log_likelihood(support):
-        prior = selected_prior(support, setting)
+        prior = selected_prior(support, sizes)
         start = init(prior, noise_std)
 
         def one_task(rows, values):
@@ -77,49 +85,78 @@ def choose_support(
 
         return (jax.vmap(one_task)(past.features, past.targets) * past.is_done).sum()
 
-    # One after another: as a batch they would take the memory of all at once and no less time.
+    # Sequential: a batch would need the memory of all candidates at once and would not be faster.
     scores = jax.lax.map(log_likelihood, candidates)
     best = jnp.argmax(scores)
     solution = jax.tree.map(lambda leaf: leaf[solve_of[best]], path)
-    return candidates[best] & ~free_mask(setting), solution
+    return candidates[best] & ~free_mask(sizes), solution
 
 
+@final
 class SelfTunedState(eqx.Module):
+    """State of `SelfTunedMetaKGL`: the past tasks and the selection from them."""
+
     past: PastTasks
     num_done: Int[Array, ""]
     support: Bool[Array, " groups"]
 
 
+@final
 class SelfTunedMetaKGL(AbstractMetaLearner):
-    """Meta-KGL for who knows neither lam nor omega: mean zero, equal weights, forced exploration.
+    """Meta-KGL that chooses lam and omega from the past data after every task.
 
-    Rewards should be standardised (`jlibo.Standardise`): the likelihood is that of functions of size one.
+    As in Meta-KGL, the prior has mean zero and equal weights, and exploration is forced. Standardise the
+    rewards (`jlibo.Standardise`): the likelihood assumes functions of magnitude one.
+
+    **Arguments:** the fields below; all have defaults.
+
+    **Raises:** `ValueError` for a hyper-parameter out of range or an unknown `data`.
+
+    ```python
+    import jax
+
+    import jlibo
+
+    features, key = jlibo.Cosine(num_features=10), jax.random.key(0)
+    env = jlibo.SyntheticEnv.draw(features, support_size=2, key=key)
+    policy, learner = jlibo.GPUCB(nu=1.0, noise_std=0.1), jlibo.SelfTunedMetaKGL()
+    result = jlibo.run_lifelong(
+        env, features, policy, learner, num_tasks=3, horizon=16, scaling=jlibo.Standardise(), key=key
+    )
+    print(result.support)
+    ```
     """
 
     noise_std: Float[Array, ""] = hyper_parameter("noise_std", above=0, default=0.1)
+    """Noise of the rewards in the likelihood. Above 0."""
     data: str = choice("data", DATA_CHOICES)
+    """Which steps of a task to use: "exploration" (forced exploration only) or "all"."""
     num_lams: int = eqx.field(static=True, default=8)
+    """Number of penalties on the group-lasso path."""
     exploration: AbstractExploration = DecreasingExploration()
+    """Default schedule of forced exploration."""
     tol: float = 1e-3
+    """Relative duality gap at which the group lasso stops."""
     max_steps: int = 300
+    """Maximum number of steps of each solve."""
 
-    def init(self, setting):
-        return SelfTunedState(no_past(self.data, setting), jnp.zeros((), jnp.int32), no_support(setting))
+    def init(self, sizes):
+        return SelfTunedState(no_past(self.data, sizes), jnp.zeros((), jnp.int32), no_support(sizes))
 
-    def prior(self, state, setting):
-        return selected_prior(state.support, setting)
+    def prior(self, state, sizes):
+        return selected_prior(state.support, sizes)
 
-    def update(self, state, data: TaskData, setting):
-        past = remember(state.past, state.num_done, data, self.data, setting)
-        return self.learn(past, state.num_done + 1, setting)
+    def update(self, state, data: TaskData, sizes):
+        past = remember(state.past, state.num_done, data, self.data, sizes)
+        return self.learn(past, state.num_done + 1, sizes)
 
-    def learn(self, past: PastTasks, num_done, setting):
+    def learn(self, past: PastTasks, num_done, sizes):
         support, solution = choose_support(
             past,
-            self.noise_std.astype(setting.dtype),
-            setting,
+            self.noise_std.astype(sizes.dtype),
+            sizes,
             num_lams=self.num_lams,
             tol=self.tol,
             max_steps=self.max_steps,
         )
-        return SelfTunedState(past, num_done, support), info_of(support, solution, setting)
+        return SelfTunedState(past, num_done, support), info_of(support, solution, sizes)

@@ -93,11 +93,20 @@ def maximise(
     candidates = candidates.astype(posterior.mean.dtype)
     rate = jnp.asarray(learning_rate, candidates.dtype)
     num_starts = min(num_starts, candidates.shape[0])
-    return _maximise(policy, posterior, features, candidates, num_starts, num_steps, rate, key_scores)
+    return _maximise(
+        policy,
+        posterior,
+        features,
+        candidates,
+        num_starts=num_starts,
+        num_steps=num_steps,
+        learning_rate=rate,
+        key=key_scores,
+    )
 
 
 @eqx.filter_jit
-def _maximise(policy, posterior, features, candidates, num_starts, num_steps, learning_rate, key):
+def _maximise(policy, posterior, features, candidates, *, num_starts, num_steps, learning_rate, key):
     # Jitted, because a loop outside of `jit` is recompiled at every call.
     lower = jnp.asarray(features.lower, candidates.dtype)
     upper = jnp.asarray(features.upper, candidates.dtype)

@@ -1,11 +1,14 @@
 """Greedy: play where the posterior mean is highest."""
 
+from typing import final
+
 from jaxtyping import Array, Float
 
 from jlibo.fields import hyper_parameter
 from jlibo.policies.base import AbstractPolicy
 
 
+@final
 class Greedy(AbstractPolicy):
     """Scores are the posterior mean: no exploration beyond forced exploration. A baseline.
 

@@ -43,7 +43,7 @@ from jlibo.solver.proximal import (
     working_set_round,
     working_set_sizes,
 )
-from jlibo.solver.scaled_problem import group_norms, rounded_up, scaled_problem
+from jlibo.solver.scaled_problem import ProblemData, group_norms, rounded_up, scaled_problem
 from jlibo.solver.solution import Solution as Solution
 from jlibo.solver.solution import Status as Status
 from jlibo.solver.units import LARGEST, times_power_of_two
@@ -109,9 +109,8 @@ def group_lasso(
     check_fits("lam", lam, dtype)
     check_range("lam", lam, at_least=0)
     init = _check_start(design, init, tol, max_steps)
-    return _group_lasso(
-        design, targets, mask, jnp.asarray(lam, dtype), init, jnp.asarray(tol, dtype), max_steps, ids=ids
-    )
+    data = ProblemData(design, targets, mask, jnp.asarray(lam, dtype))
+    return _group_lasso(data, init, jnp.asarray(tol, dtype), max_steps, ids=ids)
 
 
 def lambda_max(
@@ -191,8 +190,8 @@ def group_lasso_path(
     init = _check_start(design, init, tol, max_steps)
     if init is None:
         init = jnp.zeros((design.shape[0], design.shape[2]), design.dtype)
-    lams = jnp.asarray(lams, design.dtype)
-    return _path(design, targets, mask, lams, init, jnp.asarray(tol, design.dtype), max_steps, ids=ids)
+    data = ProblemData(design, targets, mask, jnp.asarray(lams, design.dtype))
+    return _path(data, init, jnp.asarray(tol, design.dtype), max_steps, ids=ids)
 
 
 def lam_grid(
@@ -253,7 +252,7 @@ def _check_start(design, init, tol, max_steps):
 
 
 def _check_real(argument, array):
-    array = array if hasattr(array, "dtype") else np.asarray(array)
+    array = array if isinstance(array, jax.Array) else np.asarray(array)
     if not any(jnp.issubdtype(array.dtype, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_)):
         fail(argument, "an array of real numbers", f"dtype {array.dtype}")
     return array
@@ -276,42 +275,43 @@ def _present(array, mask):
 
 @partial(jax.jit, static_argnames="ids")
 def _lambda_max(design, targets, mask, *, ids):
-    problem, units = scaled_problem(design, targets, mask, jnp.zeros((), design.dtype), ids)
+    problem, units = scaled_problem(ProblemData(design, targets, mask, jnp.zeros((), design.dtype)), ids)
     return rounded_up(problem.safe_norms(problem.gradient(problem.targets)).max(), units.lam)
 
 
 @partial(jax.jit, static_argnames="ids")
-def _group_lasso(design, targets, mask, lam, init, tol, max_steps, *, ids) -> Solution:
-    answer: Any = _solve(ids, design, targets, mask, lam, init, tol, max_steps)
+def _group_lasso(data: ProblemData, init, tol, max_steps, *, ids) -> Solution:
+    answer: Any = _solve(ids, data, init, tol, max_steps)
     coef, gap, num_steps, status = answer
     return Solution(coef, group_norms(coef, ids), gap, num_steps, status)
 
 
 @partial(jax.jit, static_argnames="ids")
-def _path(design, targets, mask, lams, init, tol, max_steps, *, ids) -> Solution:
+def _path(data: ProblemData, init, tol, max_steps, *, ids) -> Solution:
     def next_lam(init, lam):
-        solution = _group_lasso(design, targets, mask, lam, init, tol, max_steps, ids=ids)
+        solution = _group_lasso(data._replace(lam=lam), init, tol, max_steps, ids=ids)
         return solution.coef, solution
 
-    _, solutions = lax.scan(next_lam, init, lams)
+    _, solutions = lax.scan(next_lam, init, data.lam)
     return solutions
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _solve(ids, design, targets, mask, lam, init, tol, max_steps):
+def _solve(ids, data: ProblemData, init, tol, max_steps):
     max_steps = jnp.asarray(max_steps, jnp.int32)
-    return lane_by_lane(partial(_solve_one, ids))(design, targets, mask, lam, init, tol, max_steps)
+    return lane_by_lane(partial(_solve_one, ids))(data, init, tol, max_steps)
 
 
-def _solve_one(ids, design, targets, mask, lam, init, tol, max_steps):
-    problem, units = scaled_problem(design, targets, mask, lam, ids)
+def _solve_one(ids, given: ProblemData, init, tol, max_steps):
+    problem, units = scaled_problem(given, ids)
+    lam = given.lam
     zero_gradient = problem.gradient(problem.targets)
     at_zero = (problem.targets**2).sum() / problem.num_rows
     # A NaN or infinity anywhere in the design or the targets propagates to this product.
     finite = jnp.isfinite(zero_gradient).all() & jnp.isfinite(at_zero) & ~jnp.isnan(lam)
-    has_rows = True if mask is None else mask.any()
+    has_rows = True if given.mask is None else given.mask.any()
     usable = finite & (lam >= 0) & has_rows
-    tol = jnp.maximum(tol, PRECISION_FLOOR * float(jnp.finfo(design.dtype).eps))
+    tol = jnp.maximum(tol, PRECISION_FLOOR * float(jnp.finfo(given.design.dtype).eps))
     target_gap = jnp.where(usable, tol * at_zero, jnp.inf)
 
     coef = jnp.zeros_like(zero_gradient)
@@ -386,16 +386,14 @@ def _all_features(state: Progress, data):
     return Progress(at.coef, at.residual, at.gradient, at.gap, at.num_steps, state.outgrown)
 
 
-def _solve_forward(ids, design, targets, mask, lam, init, tol, max_steps):
-    answer: Any = _solve(ids, design, targets, mask, lam, init, tol, max_steps)
-    return answer, (design, targets, mask, lam, answer[0])
+def _solve_forward(ids, data: ProblemData, init, tol, max_steps):
+    answer: Any = _solve(ids, data, init, tol, max_steps)
+    return answer, (data, answer[0])
 
 
 def _solve_backward(ids, saved, cotangents):
-    design, targets, mask, lam, coef = saved
-    bars = implicit_gradients(ids, design, targets, mask, lam, coef, cotangents[0])
-    design_bar, targets_bar, lam_bar = bars
-    return design_bar, targets_bar, None, lam_bar, None, None, None
+    data, coef = saved
+    return implicit_gradients(ids, data, coef, cotangents[0]), None, None, None
 
 
 _solve.defvjp(_solve_forward, _solve_backward)

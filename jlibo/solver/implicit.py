@@ -5,17 +5,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from jlibo.solver.proximal import Problem
-from jlibo.solver.scaled_problem import group_norms, scaled_problem
+from jlibo.solver.scaled_problem import ProblemData, group_norms, scaled_problem
 from jlibo.solver.units import exponent_near, times_power_of_two
 
 
-def implicit_gradients(ids, design, targets, mask, lam, coef, cotangent):
+def implicit_gradients(ids, data: ProblemData, coef, cotangent) -> ProblemData:
     """Return the cotangents of `design`, `targets` and `lam`, given the cotangent of the solution `coef`.
 
     Differentiates the optimality condition of the groups in the support. The cotangent enters linearly, so it
     is scaled to magnitudes near one as well.
     """
-    problem, units = scaled_problem(design, targets, mask, lam, ids)
+    problem, units = scaled_problem(data, ids)
     coef = times_power_of_two(coef, -units.coef)
     group_of = np.arange(coef.shape[1]) if ids is None else np.asarray(ids)
     used = group_norms(coef, ids)[group_of] > 0
@@ -45,7 +45,7 @@ def implicit_gradients(ids, design, targets, mask, lam, coef, cotangent):
         times_power_of_two(bar, units.coef + size - unit)
         for bar, unit in zip(bars, (units.design, units.targets, units.lam), strict=True)
     )
-    if mask is not None:
-        design_bar = jnp.where(mask[:, :, None], design_bar, 0)
-        targets_bar = jnp.where(mask, targets_bar, 0)
-    return design_bar, targets_bar, lam_bar
+    if data.mask is not None:
+        design_bar = jnp.where(data.mask[:, :, None], design_bar, 0)
+        targets_bar = jnp.where(data.mask, targets_bar, 0)
+    return ProblemData(design_bar, targets_bar, None, lam_bar)

@@ -1,12 +1,26 @@
 """The group-lasso problem scaled to magnitudes near one, with masked rows zeroed and lam bounded."""
 
+from typing import NamedTuple, final
+
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from jlibo.solver.proximal import AbstractGroups, Members, Problem, Singletons
 from jlibo.solver.units import Units, exponent_near, near_one, times_power_of_two
+
+
+@final
+class ProblemData(NamedTuple):
+    """The arrays of a group-lasso problem in the caller's units."""
+
+    design: Float[Array, "tasks rows features"]
+    targets: Float[Array, "tasks rows"]
+    mask: Bool[Array, "tasks rows"] | None
+    """Which rows exist; None if all do, and in a cotangent."""
+    lam: Float[Array, "*path"]
+    """The penalty, or one per problem of a path."""
 
 
 def _groups(ids: tuple[int, ...] | None) -> AbstractGroups:
@@ -25,8 +39,9 @@ def group_norms(coef: Float[Array, "tasks features"], ids: tuple[int, ...] | Non
     return unit * jnp.where(used, jnp.sqrt(jnp.where(used, squares, 1)), 0)
 
 
-def scaled_problem(design, targets, mask, lam, ids) -> tuple[Problem, Units]:
+def scaled_problem(data: ProblemData, ids: tuple[int, ...] | None) -> tuple[Problem, Units]:
     """Return the problem without the masked rows, scaled to magnitudes near one, and its units."""
+    design, targets, mask, lam = data
     num_rows = jnp.asarray(targets.size, design.dtype)
     if mask is not None:
         design = jnp.where(mask[:, :, None], design, 0)

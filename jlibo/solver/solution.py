@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int
 from jlibo.checks import ArrayLike
 
 
+@final
 class Status(enum.IntEnum):
     """Status of a solve, or of a task of a run. `words` describes it.
 

@@ -24,7 +24,8 @@ from jlibo.belief.prior import Prior, PriorMixture
 from jlibo.belief.scaling import PastScales, Standardise
 from jlibo.envs.base import Task
 from jlibo.lifelong.exploration import explore_once
-from jlibo.meta import AbstractMetaLearner, Setting, TaskData, fit_hierarchy
+from jlibo.lifelong.one_task import split_task_key
+from jlibo.meta import AbstractMetaLearner, RunSizes, TaskData, fit_hierarchy
 from jlibo.meta.base import selected_prior
 from jlibo.meta.past import PastTasks, no_past, remember
 from jlibo.meta.rows import settled
@@ -105,12 +106,12 @@ def learn(
     noise_std: Float[Array, ""],
     past: PastTrials,
     num_tasks: Int[Array, ""],
-    setting: Setting,
+    sizes: RunSizes,
 ) -> Knowledge:
     """Return what is learned from all past tasks in one batch."""
-    history, scales = _history(learner, scaling, noise_std, past, setting)
-    state, info = learner.learn(history, num_tasks, setting)
-    return Knowledge(learner.prior(state, setting), info.support, scales)
+    history, scales = _history(learner, scaling, noise_std, past, sizes)
+    state, info = learner.learn(history, num_tasks, sizes)
+    return Knowledge(learner.prior(state, sizes), info.support, scales)
 
 
 @eqx.filter_jit
@@ -120,16 +121,16 @@ def summarise(
     noise_std: Float[Array, ""],
     past: PastTrials,
     support: Bool[Array, " groups"],
-    setting: Setting,
+    sizes: RunSizes,
 ) -> Prior:
     """Return mean and covariance of the weights over the past tasks, also if the learner's prior has none.
 
     `support` is the selected support. Suggestions do not need this result, so it is not a part of `learn`.
     """
-    history, _ = _history(learner, scaling, noise_std, past, setting)
-    wide = selected_prior(support, setting)
-    number = jnp.asarray(noise_std, setting.dtype)
-    one = jnp.ones((), setting.dtype)
+    history, _ = _history(learner, scaling, noise_std, past, sizes)
+    wide = selected_prior(support, sizes)
+    number = jnp.asarray(noise_std, sizes.dtype)
+    one = jnp.ones((), sizes.dtype)
     return fit_hierarchy(
         history,
         Prior(wide.mean, jnp.diag(wide.covariance), number),
@@ -146,16 +147,16 @@ def _history(
     scaling: Standardise,
     noise_std: Float[Array, ""],
     past: PastTrials,
-    setting: Setting,
+    sizes: RunSizes,
 ) -> tuple[PastTasks, PastScales]:
     """Return the past tasks as rows, each task in its own units, and the scales of these units."""
 
     def add(carry, step):
         history, scales = carry
         place, features, scores, explored, present, log_units = step
-        data, units = settled(TaskData(features, scores, explored, present), scaling, noise_std, setting)
+        data, units = settled(TaskData(features, scores, explored, present), scaling, noise_std, sizes)
         is_task = present.any()
-        new = remember(history, place, data, learner.data, setting)
+        new = remember(history, place, data, learner.data, sizes)
         history = jax.tree.map(lambda a, b: jnp.where(is_task, a, b), new, history)
         known = is_task & (units.scale > 0)
         # In logarithms, because the scores may have been divided by numbers such as 1e300.
@@ -163,17 +164,17 @@ def _history(
         scales = PastScales(scales.total + log_scale, scales.num_tasks + known)
         return (history, scales), None
 
-    places = jnp.arange(setting.num_tasks)
+    places = jnp.arange(sizes.num_tasks)
     steps = (places, past.features, past.scores, past.explored, past.present, past.log_units)
-    begin = no_past(learner.data, setting), scaling.init(setting.dtype)
+    begin = no_past(learner.data, sizes), scaling.init(sizes.dtype)
     (history, scales), _ = jax.lax.scan(add, begin, steps)
     return history, scales
 
 
-def nothing_known(learner: AbstractMetaLearner, scaling: Standardise, setting: Setting) -> Knowledge:
+def nothing_known(learner: AbstractMetaLearner, scaling: Standardise, sizes: RunSizes) -> Knowledge:
     """Return the knowledge before the first task."""
-    prior = learner.prior(learner.init(setting), setting)
-    return Knowledge(prior, jnp.ones(setting.num_groups, bool), scaling.init(setting.dtype))
+    prior = learner.prior(learner.init(sizes), sizes)
+    return Knowledge(prior, jnp.ones(sizes.num_groups, bool), scaling.init(sizes.dtype))
 
 
 @eqx.filter_jit
@@ -236,5 +237,4 @@ def _order(num_candidates: int, num_draws: int, available: Any, key: PRNGKeyArra
 
 def exploration_order(num_candidates: int, num_draws: int, *, key: PRNGKeyArray) -> Int[Array, " draws"]:
     """Return the candidates that forced exploration draws in one task, in order, as `draw_task` does."""
-    _, _, explore_key, _ = jax.random.split(key, 4)
-    return _order(num_candidates, num_draws, None, explore_key)
+    return _order(num_candidates, num_draws, None, split_task_key(key).exploration)

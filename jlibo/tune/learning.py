@@ -36,12 +36,12 @@ def learn_records(
     """Return what is learned from the tasks."""
     past = arrays.past_trials(model.space, model.features, tasks, trials, maximise=maximise)
     if past is None:
-        setting = model.setting(1, arrays.LEAST_TRIALS)
-        return Learned(engine.nothing_known(model.learner, model.scaling, setting), 0)
+        sizes = model.sizes(1, arrays.LEAST_TRIALS)
+        return Learned(engine.nothing_known(model.learner, model.scaling, sizes), 0)
     rows, num_tasks = past
-    setting = model.setting(*rows.scores.shape)
+    sizes = model.sizes(*rows.scores.shape)
     count = jnp.asarray(min(num_tasks, arrays.MOST_TASKS), jnp.int32)
-    knowledge = engine.learn(model.learner, model.scaling, model.policy.noise_std, rows, count, setting)
+    knowledge = engine.learn(model.learner, model.scaling, model.policy.noise_std, rows, count, sizes)
     return Learned(knowledge, num_tasks)
 
 
@@ -61,9 +61,9 @@ def summarise_records(
     if past is None:
         return None
     rows, _ = past
-    setting = model.setting(*rows.scores.shape)
+    sizes = model.sizes(*rows.scores.shape)
     return engine.summarise(
-        model.learner, model.scaling, model.policy.noise_std, rows, knowledge.support, setting
+        model.learner, model.scaling, model.policy.noise_std, rows, knowledge.support, sizes
     )
 
 

@@ -23,7 +23,7 @@ from jaxtyping import Float64
 from jlibo.belief.prior import Prior
 from jlibo.belief.scaling import Standardise
 from jlibo.checks import check_shape, fail
-from jlibo.meta import AbstractMetaLearner, Setting
+from jlibo.meta import AbstractMetaLearner, RunSizes
 from jlibo.meta.base import check_run_noise
 from jlibo.policies import AbstractPolicy
 from jlibo.tune import modes
@@ -62,9 +62,9 @@ class Model:
     policy: AbstractPolicy
     scaling: Standardise
 
-    def setting(self, num_tasks: int, num_trials: int) -> Setting:
+    def sizes(self, num_tasks: int, num_trials: int) -> RunSizes:
         """Return the sizes of a history of `num_tasks` tasks with at most `num_trials` trials each."""
-        return _setting(self.features, num_tasks, num_trials, num_trials)
+        return _sizes(self.features, num_tasks, num_trials, num_trials)
 
 
 def make_model(
@@ -157,16 +157,16 @@ def _check_parts(learner: Any, policy: Any, features: SpaceFeatures) -> None:
         if not isinstance(part, kind):
             fail(name, f"an {kind.__name__}, such as {example}", f"{part!r} ({type(part).__name__})")
     most = int(learner.exploration.counts(CHECKED_TASKS, CHECKED_BUDGET).max())
-    setting = _setting(features, 1, CHECKED_BUDGET, most)
-    check_run_noise(policy.noise_std, learner, setting)
+    sizes = _sizes(features, 1, CHECKED_BUDGET, most)
+    check_run_noise(policy.noise_std, learner, sizes)
     # Traced without computation. A learner of exploration data rejects a schedule without exploration here.
-    prior = eqx.filter_eval_shape(lambda: learner.prior(learner.init(setting), setting))
+    prior = eqx.filter_eval_shape(lambda: learner.prior(learner.init(sizes), sizes))
     size = (prior if isinstance(prior, Prior) else prior.components).mean.shape[-1]
     if size != features.num_features:
         expected = f"one whose prior is over the {features.num_features} features of the space"
         fail("learner", f"{expected} (`space.features()`)", f"{size} features")
 
 
-def _setting(features: SpaceFeatures, num_tasks: int, num_trials: int, max_explore: int) -> Setting:
+def _sizes(features: SpaceFeatures, num_tasks: int, num_trials: int, max_explore: int) -> RunSizes:
     dtype = jnp.result_type(float)
-    return Setting(features.groups, num_tasks, num_trials, max_explore, dtype, features.free_groups)
+    return RunSizes(features.groups, num_tasks, num_trials, max_explore, dtype, features.free_groups)

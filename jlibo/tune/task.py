@@ -20,6 +20,7 @@ import jax
 import numpy as np
 
 from jlibo.checks import check_count, fail
+from jlibo.lifelong.one_task import split_task_key
 from jlibo.tune.ask import Candidates, NextConfig, next_config
 from jlibo.tune.history import TaskHistory
 from jlibo.tune.memory.memory import new_owner
@@ -247,7 +248,7 @@ class TunerTask:
         """Return the policy's key for trial `number`; the keys of a task are split once."""
         if self._policy_keys is None or number >= len(self._policy_keys):
             key = self._candidates.key
-            keys = jax.random.split(jax.random.split(key, 4)[3], max(self.budget, 2 * number))
+            keys = jax.random.split(split_task_key(key).policy, max(self.budget, 2 * number))
             self._policy_keys = np.asarray(jax.random.key_data(keys))
         return jax.random.wrap_key_data(self._policy_keys[number])
 
