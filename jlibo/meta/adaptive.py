@@ -14,9 +14,11 @@ the new task is foretold by both, and whoever foretells better gets the say.
 | `wide_weight`    | how likely a task unlike the past is, before its first reward                     |
 """
 
+from functools import partial
 from typing import ClassVar
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
@@ -93,6 +95,9 @@ class AdaptiveMetaKGL(AbstractMetaLearner):
             mean_tasks=self.mean_tasks.astype(setting.dtype),
             noise_std=self.noise_std.astype(setting.dtype),
         )
+        # Without any task there is no mean to be uncertain about: the state is that of `init`.
+        first = self.init(setting)
+        learned = jax.tree.map(partial(jnp.where, num_done > 0), learned, first.learned)
         new = AdaptiveState(past, num_done, support, learned)
         return new, info_of(support, solution, setting)
 

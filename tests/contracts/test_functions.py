@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
+import chex
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -17,35 +18,13 @@ import pytest
 from jax import export
 
 import jlibo
-from jlibo import (
-    GPTS,
-    GPUCB,
-    OFUL,
-    Cosine,
-    ExpectedImprovement,
-    Greedy,
-    LogExpectedImprovement,
-    Prior,
-    TheoreticalNu,
-    Uniform,
-)
+from jlibo import Cosine, Prior
 from jlibo.belief import posterior as gp
-from tests.conftest import count_traces
+from tests.contracts.table import POLICIES
 from tests.features.test_features import CASES as MAPS
 from tests.features.test_features import points_of
 
 COSINE = Cosine(6)
-POLICIES = {
-    # Python numbers, whole and not: the seed makes a sweep.
-    "gp_ucb": lambda seed: GPUCB(10.0 + seed, 0.1),
-    "gp_ucb_theory": lambda seed: GPUCB(TheoreticalNu(1 + seed, 0.1, 0.1), 0.1),
-    "gp_ts": lambda seed: GPTS(0.1, 1 + seed),
-    "oful": lambda seed: OFUL(1 + seed, 0.1, 0.1),
-    "greedy": lambda seed: Greedy(0.1 + seed),
-    "expected_improvement": lambda seed: ExpectedImprovement(0.1, 0.2 * seed),
-    "log_expected_improvement": lambda seed: LogExpectedImprovement(0.1, 0.2 * seed),
-    "uniform": lambda seed: Uniform(1 + seed),
-}
 
 
 # --- the arguments, made for a seed and a dtype: other numbers, the same shapes ---
@@ -173,9 +152,7 @@ def arguments(name, seed, dtype):
     return CASES[name].make(seed, dtype)
 
 
-def assert_same(first, second):
-    assert jax.tree.structure(first) == jax.tree.structure(second)
-    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-8, atol=1e-10), first, second)
+assert_same = partial(chex.assert_trees_all_close, rtol=1e-8, atol=1e-10)
 
 
 def floating(tree):
@@ -187,12 +164,14 @@ def floating(tree):
 
 @every_case
 def test_jit_equals_eager_and_other_numbers_are_not_traced_again(name):
-    fn, traces = count_traces(CASES[name].fn)
-    jitted = jax.jit(fn)
+    @jax.jit
+    @chex.assert_max_traces(n=1)
+    def jitted(*args):
+        return CASES[name].fn(*args)
+
     for seed in (0, 1):
         args = arguments(name, seed, "float64")
         assert_same(jitted(*args), CASES[name].fn(*args))
-    assert traces.count == 1
 
 
 @every_case
@@ -221,11 +200,14 @@ def test_lowers_for_every_platform(name):
 
 @pytest.mark.parametrize("make", POLICIES.values(), ids=POLICIES.keys())
 def test_python_numpy_and_jax_numbers_share_one_trace(make):
-    fn, traces = count_traces(lambda policy, belief: policy.scores(belief, key=jax.random.key(0)))
-    jitted, belief = jax.jit(fn), make_belief(0, np.float32)
+    @jax.jit
+    @chex.assert_max_traces(n=1)
+    def scores(policy, belief):
+        return policy.scores(belief, key=jax.random.key(0))
+
+    belief = make_belief(0, np.float32)
     for seed in (0, 1.5, np.float64(2.5), np.int64(3), np.float32(4)):
-        assert jitted(make(seed), belief).dtype == np.float32
-    assert traces.count == 1
+        assert scores(make(seed), belief).dtype == np.float32
 
 
 def test_an_eager_maximise_is_compiled_once():

@@ -26,6 +26,7 @@ from jlibo.features import (
     sample_box,
 )
 from jlibo.groups import validate_groups
+from jlibo.tune import Categorical, Float, SearchSpace
 
 
 def steep(point):
@@ -57,6 +58,9 @@ CASES = {
     "scaled": lambda: Scaled(Fourier(2, dim=2, **BOX), np.array([0.5, -1.0])),
     "unpenalised": lambda: Unpenalised(Fourier(2, dim=2, constant=True, **BOX), ["constant"]),
     "function": lambda: FunctionFeatures(steep, groups=[0, 1, 1], lower=(0, 0), upper=(1, 2)),
+    "search_space": lambda: SearchSpace(
+        a=Float(1e-3, 1, log=True), b=Categorical(["x", "y", "z"])
+    ).features(),
     "network": lambda: FunctionFeatures(Network(jnp.eye(2)), groups=[0, 1], **BOX),
 }
 every_map = pytest.mark.parametrize("make", CASES.values(), ids=CASES.keys())

@@ -11,21 +11,16 @@ from scipy import stats
 
 import jlibo
 from jlibo import (
-    GPTS,
     GPUCB,
-    OFUL,
     AbstractEnv,
-    AbstractPolicy,
     AdaptiveMetaKGL,
     ConstantExploration,
     Cosine,
-    ExpectedImprovement,
     FederatedMetaKGL,
     FixedPrior,
     Fourier,
     FunctionEnv,
     Greedy,
-    MetaKeL,
     MetaKGL,
     Prior,
     RawRewards,
@@ -34,8 +29,6 @@ from jlibo import (
     SyntheticEnv,
     TableEnv,
     Task,
-    Uniform,
-    full_prior,
     run_agents,
     run_lifelong,
     support_prior,
@@ -352,9 +345,6 @@ def test_errors_of_agents():
         )
 
 
-# --- every policy, every meta-learner, every environment ---
-
-
 def table(own):
     rng = np.random.default_rng(0)
     values = rng.normal(size=(5, 15))
@@ -373,66 +363,6 @@ ENVS = {
         0.1,
     ),
 }
-POLICIES = [
-    GPUCB(5.0, 0.1),
-    GPTS(0.1),
-    OFUL(1.0, 0.1, 0.1),
-    Greedy(0.1),
-    ExpectedImprovement(0.1),
-    Uniform(0.1),
-]
-LEARNERS = {
-    "full": FixedPrior(),
-    "full, as a matrix": FixedPrior(Prior(np.zeros(6), np.diag(full_prior(SMALL.groups).covariance))),
-    "mean and covariance": FixedPrior(Prior(np.arange(6.0), np.eye(6) / 12 + 1 / 12)),
-    "meta-kgl": MetaKGL(0.2, 0.25),
-    "f-meta-kgl": FederatedMetaKGL(0.2, 0.25, 0.5, data="all"),
-    "meta-kel": MetaKeL(0.2, data="all"),
-}
-
-
-class OneOf(AbstractPolicy):
-    """One of several policies, by number: they share a compiled loop."""
-
-    policies: list[AbstractPolicy]
-    number: jax.Array
-    noise_std: jax.Array
-
-    def scores(self, belief, *, key):
-        branches = [lambda b, k, policy=policy: policy.scores(b, key=k) for policy in self.policies]
-        return jax.lax.switch(self.number, branches, belief, key)
-
-
-@pytest.fixture(scope="module", params=list(ENVS))
-def table_of_cases(request):
-    env = ENVS[request.param]()
-
-    @quick_jit
-    def run(number):
-        policy = OneOf(POLICIES, number, jnp.asarray(0.1))
-        return run_agents(env, SMALL, policy, LEARNERS, num_tasks=3, horizon=9, key=SEEDS[2])
-
-    return env, run
-
-
-@pytest.mark.parametrize("number", range(len(POLICIES)), ids=[type(policy).__name__ for policy in POLICIES])
-def test_every_policy_with_every_learner_in_every_environment(table_of_cases, number):
-    env, run = table_of_cases
-    results = run(number)
-    assert set(results) == set(LEARNERS)
-    for result in results.values():
-        assert result.actions.shape == result.rewards.shape == result.regret.shape == (3, 9)
-        assert result.support.shape == (3, 6) and result.num_explore.shape == result.gap.shape == (3,)
-        assert np.isfinite(np.asarray(result.rewards)).all() and np.isfinite(np.asarray(result.gap)).all()
-        assert (np.asarray(result.regret) >= 0).all() and (np.asarray(result.status) == 0).all()
-        assert (np.asarray(result.actions) >= 0).all() and (np.asarray(result.actions) < 15).all()
-        if isinstance(env, TableEnv):
-            rows = np.asarray(env.order)[:3, None]
-            assert np.asarray(env.available)[rows, np.asarray(result.actions)].all()
-    if (
-        number != 1
-    ):  # a draw of weights depends on the factor's columns, which a matrix need not keep in order
-        assert_same(results["full"].actions, results["full, as a matrix"].actions)
 
 
 # --- values that are no numbers ---
