@@ -49,11 +49,12 @@ def test_support_changes_numbers_and_not_the_program():
     def jitted(support):
         return support_prior(support, FEATURES.groups)
 
-    for support in jax.random.bernoulli(jax.random.key(0), 0.5, (8, 6)):
+    supports = jax.random.bernoulli(jax.random.key(0), 0.5, (8, 6))
+    for support in supports:
         np.testing.assert_allclose(
             jitted(support).covariance, support_prior(support, FEATURES.groups).covariance
         )
-    batch = jax.vmap(fn)(supports).covariance
+    batch = jax.vmap(lambda support: support_prior(support, FEATURES.groups))(supports).covariance
     np.testing.assert_allclose(batch, [jitted(support).covariance for support in supports])
 
 
