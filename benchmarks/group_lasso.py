@@ -28,10 +28,10 @@ import harness
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(ROOT))
 
-import peers  # noqa: E402
-import reference  # noqa: E402
+from tests import reference  # noqa: E402
+from tests.solver import peers  # noqa: E402
 
 NOTES = """\
 All solvers reach the same relative duality gap, 1e-6, in float64. Peers get their best representation

@@ -19,11 +19,11 @@ from typing import NamedTuple
 import numpy as np
 from scipy.linalg import cholesky, solve_triangular
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import peers
-import reference
-from reference_lifelong import constant_rates, decreasing_rates, num_forced, vote
+from tests import reference
+from tests.lifelong.reference_lifelong import constant_rates, decreasing_rates, num_forced, vote
+from tests.solver import peers
 
 AGENTS = ("oracle", "full", "libo", "flibo")
 

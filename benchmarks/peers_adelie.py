@@ -21,10 +21,10 @@ from pathlib import Path
 import adelie
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import peers
-import reference
+from tests import reference
+from tests.solver import peers
 
 LADDER = 10.0 ** -np.arange(2, 16.5, 0.5)
 LARGEST_DENSE = 2**30  # bytes

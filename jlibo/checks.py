@@ -63,6 +63,36 @@ def check_shape(argument: str, value: Any, expected: Sequence[int | str]) -> Non
         fail(argument, f"an array of shape [{', '.join(map(str, expected))}]", f"shape {list(shape)}")
 
 
+def check_same_tree(argument: str, expected: str, want: Any, got: Any) -> None:
+    """Check that `got` is a pytree of the same structure, shapes and dtypes as `want`.
+
+    A dtype of `want` that is weak, such as that of a Python number, fits any other, as in `jax.lax.scan`.
+    """
+    wanted, gotten = (jax.tree.map(_shape_and_dtype, tree) for tree in (want, got))
+    if jax.tree.structure(wanted) == jax.tree.structure(gotten):
+        wanted = jax.tree.map(lambda w, g: _with_dtype(w, g.dtype) if w.weak_type else w, wanted, gotten)
+        if all(
+            (w.shape, w.dtype) == (g.shape, g.dtype)
+            for w, g in zip(jax.tree.leaves(wanted), jax.tree.leaves(gotten), strict=True)
+        ):
+            return
+    import chex  # late: it names the difference, which is needed only now, and takes long to import
+
+    try:
+        chex.assert_trees_all_equal_shapes_and_dtypes(wanted, gotten)
+    except AssertionError as error:
+        fail(argument, expected, f"another one: {str(error).partition('failed:')[2].strip()}")
+
+
+def _shape_and_dtype(leaf: Any) -> jax.ShapeDtypeStruct:
+    kind = jax.typeof(leaf)
+    return jax.ShapeDtypeStruct(kind.shape, kind.dtype, weak_type=kind.weak_type)
+
+
+def _with_dtype(leaf: jax.ShapeDtypeStruct, dtype: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(leaf.shape, dtype)
+
+
 def check_finite(argument: str, value: Any) -> None:
     """Check that no entry is NaN or infinite. The message has the position of the first bad entry."""
     if not is_concrete(value):

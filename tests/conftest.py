@@ -23,6 +23,7 @@ if (
 ):
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+import chex
 import hypothesis
 import jax
 import pytest
@@ -55,7 +56,11 @@ class TraceCounter:
 
 
 def count_traces(fn: Callable[..., Any]) -> tuple[Callable[..., Any], TraceCounter]:
-    """Wrap `fn`, to be passed to `jax.jit`, so that the counter beside it goes up at every trace."""
+    """Wrap `fn`, to be passed to `jax.jit`, so that the counter beside it goes up at every trace.
+
+    `chex.assert_max_traces` is enough for an upper limit. This counts exactly, so that a test can compare
+    before and after, and wraps what has no source code of its own, such as a `partial`.
+    """
     counter = TraceCounter()
 
     @functools.wraps(fn)
@@ -69,6 +74,12 @@ def count_traces(fn: Callable[..., Any]) -> tuple[Callable[..., Any], TraceCount
 @pytest.fixture(name="count_traces", scope="session")
 def _count_traces() -> Callable[..., tuple[Callable[..., Any], TraceCounter]]:
     return count_traces
+
+
+@pytest.fixture(autouse=True)
+def _new_trace_counts() -> None:
+    """Forget what `chex.assert_max_traces` counted: it counts by source code, across parametrised tests."""
+    chex.clear_trace_counter()
 
 
 @pytest.fixture(autouse=True)

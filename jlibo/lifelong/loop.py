@@ -27,7 +27,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jlibo.belief.prior import in_one_shape
 from jlibo.belief.scaling import RAW, AbstractScaling
-from jlibo.checks import check_count, fail
+from jlibo.checks import check_count, check_same_tree, fail
 from jlibo.envs.base import AbstractEnv, check_num_tasks
 from jlibo.features import AbstractFeatures
 from jlibo.lifelong.one_task import TaskResult, draw_task, run_task
@@ -37,6 +37,7 @@ from jlibo.meta.base import (
     RunSizes,
     TaskData,
     check_run_noise,
+    check_state,
     only_present,
 )
 from jlibo.meta.exploration import AbstractExploration
@@ -223,7 +224,13 @@ def run_agents(
     for name, learner in meta_learners.items():
         check_run_noise(policy.noise_std, learner, plan.sizes[name])
     spec = RunSpec.of(env, features, policy, meta_learners, plan.sizes, scaling=scaling, repeats=repeats)
-    states = start_agents(meta_learners, plan, scaling) if carry is None else carry
+    if carry is None:
+        states = start_agents(meta_learners, plan, scaling)
+    else:
+        expected = "the `carry` of a run of the same agents, features, sizes and scaling"
+        wanted = jax.eval_shape(lambda: start_agents(meta_learners, plan, scaling))
+        check_same_tree("carry", expected, wanted, dict(carry))
+        states = carry
     results = _play_compiled(
         spec,
         {name: states[name] for name in meta_learners},
@@ -375,6 +382,7 @@ def play_tasks(
                 data = only_present(data, usable)
             data, units = settled(data, scaling, policy.noise_std, sizes)
             state, info = learner.update(state, data, sizes)
+            check_state(learner, states[name][0], state)
             infos[name] = eqx.tree_at(lambda i: i.status, info, draws.status(info.status, usable))
             new_states[name] = state, scaling.update(scale_state, units)
         if progress_fn is not None:

@@ -22,7 +22,7 @@ from jlibo.belief.prior import Prior, PriorMixture, in_one_shape
 from jlibo.envs.base import AbstractEnv, check_num_tasks
 from jlibo.features import AbstractFeatures
 from jlibo.lifelong.one_task import draw_task, run_task
-from jlibo.meta.base import AbstractMetaLearner, RunSizes, TaskData
+from jlibo.meta.base import AbstractMetaLearner, RunSizes, TaskData, check_state
 from jlibo.policies.base import AbstractPolicy
 
 
@@ -104,6 +104,7 @@ def run_offline(
         new_states, priors, infos = {}, [], {}
         for name, learner in meta_learners.items():
             new_states[name], infos[name] = learner.update(states[name], data, sizes)
+            check_state(learner, states[name], new_states[name])
             priors.append(learner.prior(new_states[name], sizes))
         return new_states, (in_one_shape(priors, policy.noise_std), infos)
 

@@ -15,9 +15,11 @@ by their predictive likelihood of the new task's rewards.
 | `wide_weight`    | probability that a task is unlike the past ones, before its first reward          |
 """
 
+from functools import partial
 from typing import ClassVar, final
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
@@ -126,6 +128,9 @@ class AdaptiveMetaKGL(AbstractMetaLearner):
             mean_tasks=self.mean_tasks.astype(sizes.dtype),
             noise_std=self.noise_std.astype(sizes.dtype),
         )
+        # Without any task there is no mean to be uncertain about: the state is that of `init`.
+        first = self.init(sizes)
+        learned = jax.tree.map(partial(jnp.where, num_done > 0), learned, first.learned)
         new = AdaptiveState(past, num_done, support, learned)
         return new, info_of(support, solution, sizes)
 

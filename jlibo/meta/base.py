@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jlibo.belief.prior import Prior, PriorMixture, check_noise, largest_variance, support_prior
-from jlibo.checks import ArrayLike, is_concrete
+from jlibo.checks import ArrayLike, check_same_tree, is_concrete
 from jlibo.meta.exploration import AbstractExploration
 from jlibo.solver.group_lasso import Solution, Status
 
@@ -232,6 +232,16 @@ def check_run_noise(noise_std: Any, learner: AbstractMetaLearner, sizes: RunSize
     for number in (noise_std, learner.noise_std):
         if number is not None:
             check_noise(number, variance, sizes.dtype)
+
+
+def check_state(learner: AbstractMetaLearner, before: Any, after: Any) -> None:
+    """Refuse an `update` that changes the structure, shapes or dtypes of the learner's state.
+
+    The scan over tasks needs them to be constant, and its own message does not name the learner.
+    """
+    name = type(learner).__name__
+    expected = f"a state of the structure, shapes and dtypes of the one passed in ({name}.init)"
+    check_same_tree(f"{name}.update(...)[0]", expected, before, after)
 
 
 def no_support(sizes: RunSizes) -> Bool[Array, " groups"]:

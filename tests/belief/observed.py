@@ -1,0 +1,100 @@
+"""Priors, rewards and beliefs after them, with dense NumPy beside, for the tests of beliefs and units."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jlibo import (
+    Fourier,
+    Prior,
+    box_grid,
+)
+from jlibo.belief import belief as running
+from jlibo.belief.moments import Moments
+from tests import reference
+
+NUM, NOISE = 30, 0.3
+FOURIER = Fourier(4, constant=True)  # 9 features in 5 groups
+PHI = np.asarray(FOURIER(box_grid(FOURIER, 25)))
+close = partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-9)
+equal = np.testing.assert_array_equal
+# Programs that run for a moment: with less optimisation they compile in half the time.
+quick_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+
+
+def general_prior(seed=0, noise_std=None):
+    """A non-zero mean and a full covariance."""
+    rng = np.random.default_rng(seed)
+    rows = rng.normal(size=(9, 9)) / 3
+    return Prior(rng.normal(size=9), rows @ rows.T, noise_std)
+
+
+def data(seed=0, num=NUM, centre=5.0, scale=20.0):
+    """Indices of candidates, some of them played twice, and rewards in units far from one."""
+    rng = np.random.default_rng(seed)
+    return rng.integers(0, len(PHI), num), centre + scale * rng.normal(size=num)
+
+
+def cast(tree, dtype):
+    return jax.tree.map(
+        lambda leaf: leaf.astype(dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf, tree
+    )
+
+
+start = quick_jit(running.start, static_argnames="num_columns")
+belief_in, component_weights = map(quick_jit, (running.in_units, running.component_weights))
+expect = quick_jit(running.observe_pending)
+
+
+@quick_jit
+def watch(columns, indices, rewards, present):
+    def step(columns, seen):
+        return running.observe(columns, *seen), None
+
+    return jax.lax.scan(step, columns, (indices, rewards, present))[0]
+
+
+def seen(prior, indices, rewards, *, num_columns=3, present=None):
+    columns = start(prior, jnp.asarray(PHI, jax.tree.leaves(prior)[0].dtype), NOISE, num_columns=num_columns)
+    present = np.ones(len(indices), bool) if present is None else present
+    return watch(columns, indices, jnp.asarray(rewards, columns.products.dtype), present)
+
+
+def dense(prior, indices, targets, noise_std=NOISE):
+    """From scratch: mean and variance at the candidates, mean and covariance of the weights, log evidence."""
+    prior_mean, covariance = np.asarray(prior.mean), np.asarray(prior.covariance)
+    rows = PHI[indices]
+    mean, posterior = reference.weight_posterior(prior_mean, covariance, rows, targets, noise_std)
+    evidence = reference.log_marginal_likelihood(
+        rows @ covariance @ rows.T, targets, noise_std, rows @ prior_mean
+    )
+    return PHI @ mean, np.einsum("pf,fg,pg->p", PHI, posterior, PHI), mean, posterior, evidence
+
+
+def some_units(seed, num=4):
+    rng = np.random.default_rng(seed)
+    return list(zip(20 * rng.normal(size=num), 10.0 ** rng.uniform(-1, 2, num), strict=True))
+
+
+@jax.jit
+def gather(rewards, present):
+    def add(moments, one):
+        return moments.add(*one), None
+
+    return jax.lax.scan(add, Moments.empty(rewards.dtype), (rewards, present))[0]
+
+
+def moments_of(rewards, present=None, dtype=np.float64):
+    rewards = np.asarray(rewards, dtype)
+    return gather(rewards, np.ones(len(rewards), bool) if present is None else np.asarray(present))
+
+
+def squares(covariance, rows, rewards, noise_std):
+    """(y - mean)^T K^-1 (y - mean), densely: squared deviations counted against what the prior expects."""
+    if len(rewards) == 0:
+        return 0.0
+    rest = np.asarray(rewards) - np.mean(rewards)
+    noisy = rows @ covariance @ rows.T + noise_std**2 * np.eye(len(rows))
+    return rest @ np.linalg.solve(noisy, rest)

@@ -1,0 +1,164 @@
+"""Where a sweep runs makes no difference: devices, processes on the loopback interface, Dask's workers."""
+
+import os
+import socket
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from jlibo import Labelled
+from tests.sweeps import sweep_jobs
+from tests.sweeps.test_folder import JOBS, contents
+
+ENVIRONMENT = os.environ | {"NPROC": "12", "JAX_PLATFORMS": "cpu"}
+
+
+def start(*arguments, **variables):
+    command = [sys.executable, str(JOBS), *map(str, arguments)]
+    environment = ENVIRONMENT | variables
+    return subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def finish(*processes):
+    """Wait for all; none is left behind, whatever happens."""
+    try:
+        for process in processes:
+            said, _ = process.communicate(timeout=280)
+            assert process.returncode == 0, said
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """What one process with one device makes of each job."""
+    path = tmp_path_factory.mktemp("alone")
+    finish(start("folder", path / "folder"), start("processes", path, 0, 1, 0))
+    return path
+
+
+def test_one_two_and_eight_devices_give_the_same_results(tmp_path):
+    """For one device XLA simplifies `0.1 * (1.4 * x)` in another order than for several, so that a float may
+    differ in its last bit there; what was decided and selected does not."""
+    finish(start("devices", tmp_path, XLA_FLAGS="--xla_force_host_platform_device_count=8"))
+    several = [(tmp_path / f"quick-{count}.npz").read_bytes() for count in (2, 8)]
+    assert several[0] == several[1]
+    for job in ("quick", "lifelong"):
+        first, other = (Labelled.load(tmp_path / f"{job}-{count}.npz") for count in (1, 8))
+        assert first.attrs == other.attrs and first.names == other.names
+        for name in first.names:
+            if first[name].dtype.kind == "f":
+                np.testing.assert_allclose(first[name], other[name], rtol=1e-5, atol=1e-5)
+            else:
+                np.testing.assert_array_equal(first[name], other[name])
+
+
+def test_two_processes_give_the_same_bytes_as_one(alone, tmp_path):
+    """In a shared folder and without one: every process has the whole result."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    finish(*(start("processes", tmp_path, index, 2, port) for index in range(2)))
+    assert contents(tmp_path / "shared") == contents(alone / "shared")
+    for kind in ("with", "without"):
+        for index in range(2):
+            saved = (tmp_path / f"{kind}-2-{index}.npz").read_bytes()
+            assert saved == (alone / f"{kind}-1-0.npz").read_bytes()
+
+
+def test_a_worker_is_killed_and_dask_ends_with_the_same_bytes(alone, tmp_path):
+    pytest.importorskip("distributed")
+    finish(start("dask", tmp_path / "dask", "kill"))
+    assert contents(tmp_path / "dask") == contents(alone / "folder")
+
+
+@pytest.fixture
+def order():
+    """What a client would send for the quick sweep, and what the sweep gives."""
+    pytest.importorskip("distributed")
+    import jax
+
+    from jlibo.sweeps import points, program
+    from jlibo.sweeps.dask_engine import Order
+
+    key, dims = jax.random.key(3), {"curve": ("step",)}
+    plan = points.Plan(points.as_points(sweep_jobs.GRID), sweep_jobs.NUM_SEEDS, 0, 9)
+    digest = program.trace(sweep_jobs.quick, plan.points, key, dims=dims).digest
+    data = np.asarray(jax.random.key_data(key))
+    return Order(
+        sweep_jobs.quick, plan, dims, data, "threefry2x32", True, digest, program.versions()
+    ), sweep_jobs.run_quick(chunk=9)
+
+
+def test_a_worker_traces_once_and_computes_what_one_computes_here(order, monkeypatch):
+    import cloudpickle
+
+    from jlibo.sweeps import dask_engine
+
+    order, expected = order
+    traced = []
+    trace = dask_engine.trace
+    monkeypatch.setattr(dask_engine, "trace", lambda *args, **more: traced.append(1) or trace(*args, **more))
+    sent = cloudpickle.dumps(order)
+    # In any order, and the last one is not full.
+    parts = {number: dask_engine.compute_chunk(sent, number) for number in (7, 0, 3, 1, 2, 6, 5, 4)}
+    assert len(traced) == 1
+    assert len(parts[7][0]) == 66 - 7 * 9
+    for place, name in enumerate(("best", "curve")):
+        lanes = np.concatenate([parts[number][place] for number in range(8)])
+        np.testing.assert_array_equal(order.plan.unfold(lanes), expected[name])
+
+
+def test_a_worker_that_would_compute_something_else_is_refused(order):
+    import dataclasses
+
+    import cloudpickle
+
+    from jlibo.sweeps.dask_engine import WorkerError, compute_chunk
+
+    old = dataclasses.replace(order[0], versions={**order[0].versions, "jax": "0.1.0"})
+    with pytest.raises(WorkerError, match=r"a worker has .* but should have .*jax 0\.1\.0"):
+        compute_chunk(cloudpickle.dumps(old), 0)
+    other = dataclasses.replace(order[0], digest="0" * 64)
+    with pytest.raises(WorkerError, match="computes something else than here"):
+        compute_chunk(cloudpickle.dumps(other), 0)
+
+
+CONFIG = """
+experiment = "lifelong-cosine"
+seeds = 5
+chunk = 2
+[set]
+num_features = 8
+support_size = 2
+num_tasks = 3
+horizon = 20
+[grid]
+lam = [0.1, 0.5]
+omega = [0.1, 0.3]
+"""
+
+
+@pytest.mark.slow
+def test_the_command_writes_the_same_bytes_wherever_it_runs(tmp_path):
+    pytest.importorskip("distributed")
+    (tmp_path / "config.toml").write_text(CONFIG)
+    variants = {
+        "one": [],
+        "two": ["--devices", "2"],
+        "eight": ["--devices", "8"],
+        "dask": ["--dask", "local", "--workers", "2"],
+    }
+    for name, options in variants.items():
+        command = [sys.executable, "-m", "jlibo.cli", "sweep", str(tmp_path / "config.toml"), *options]
+        environment = {key: value for key, value in ENVIRONMENT.items() if key != "NPROC"}
+        environment["XDG_CACHE_HOME"] = str(tmp_path / "cache")
+        subprocess.run([*command, "--out", str(tmp_path / name)], env=environment, check=True, timeout=900)
+    for name in variants:
+        assert contents(tmp_path / name) == contents(tmp_path / "one"), name
