@@ -24,6 +24,7 @@ PUBLIC_MODULES = (
     "jlibo.sweeps",
     "jlibo.tune",
     "jlibo.plot",
+    "jlibo.experiments",
     "jlibo.metrics",
     "jlibo.posterior",
     "jlibo.integrations.optuna",

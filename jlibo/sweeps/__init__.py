@@ -9,3 +9,4 @@ from jlibo.sweeps.labelled import Variable as Variable
 from jlibo.sweeps.progress import task_ticks as task_ticks
 from jlibo.sweeps.progress import tick as tick
 from jlibo.sweeps.run import sweep as sweep
+from jlibo.sweeps.segments import AbstractSegmentedRun as AbstractSegmentedRun

@@ -15,9 +15,11 @@ from jlibo import (
     AdaptiveMetaKGL,
     Cosine,
     FixedPrior,
+    Labelled,
     MetaKGL,
     Prior,
     SyntheticEnv,
+    cli,
     plot,
     run_lifelong,
 )
@@ -567,6 +569,61 @@ def test_files_that_register_experiments(registered, tmp_path):
     path.write_text("import jlibo")
     with pytest.raises(SettingError, match="registers no experiment"):
         load_experiments(path)
+
+
+OWN_FILE = """
+from jlibo import GPTS, Cosine, MetaKGL, SyntheticEnv
+from jlibo.experiments import Experiment, Lifelong, Spec, oracle, register
+
+def two_cosines(num_features):
+    return Cosine(2 * num_features)
+
+register(
+    Experiment(
+        "mine",
+        "of my own",
+        environment=Spec(SyntheticEnv.draw, support_size=2),
+        features=Spec(two_cosines, num_features=3),
+        policy=Spec(GPTS, noise_std=0.1),
+        agents={"oracle": Spec(oracle), "libo": Spec(MetaKGL, lam=0.3, omega=0.1)},
+        protocol=Spec(Lifelong, num_tasks=3, horizon=8),
+    )
+)
+"""
+OWN_CONFIG = """
+experiment = "mine"
+seeds = 2
+[set]
+omega = 0.2
+[grid]
+lam = [0.3, 1e6]
+"""
+
+
+def test_a_file_of_ones_own_is_listed_run_and_swept(registered, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("jax.config.update", lambda *_: None)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    file, config = tmp_path / "mine.py", tmp_path / "grid.toml"
+    file.write_text(OWN_FILE)
+    config.write_text(OWN_CONFIG)
+    mine = ["--experiments", str(file)]
+    assert cli.main(["list", *mine]) == 0
+    assert "of my own" in capsys.readouterr().out
+    assert cli.main(["reproduce", "mine", *mine, "--seeds", "2", "--out", str(tmp_path / "out")]) == 0
+    assert (tmp_path / "out" / "mine" / "figure.png").exists()
+    summary = json.loads((tmp_path / "out" / "mine" / "summary.json").read_text())
+    assert list(summary["agents"]) == ["oracle", "libo"] and summary["settings"]["num_features"] == 3
+    assert cli.main(["sweep", str(config), *mine, "--out", str(tmp_path / "swept")]) == 0
+    swept = Labelled.load(tmp_path / "swept" / "result.npz")
+    assert swept.dims("task_regret") == ("lam", "seed", "agent", "task")
+    # The oracle does not depend on lam, and plays as in `reproduce`.
+    totals = swept["task_regret"].sum(-1).mean(1)
+    np.testing.assert_allclose(
+        totals[:, 0], summary["agents"]["oracle"]["lifelong_regret"]["mean"], rtol=1e-6
+    )
+    assert (swept["support_size"][1, :, 1] == 6).all()
+    assert cli.main(["reproduce", "mine", "--experiments", str(config)]) == 2
+    assert "should be a Python file" in capsys.readouterr().err
 
 
 def test_an_unknown_experiment_offers_the_nearest():
