@@ -22,6 +22,7 @@ the printed ones we do not find what the paper does, and docs/results.md says wh
 `lifelong-glmnet-practitioner` were chosen on the other half of the data sets (benchmarks/choose_glmnet.py).
 """
 
+import dataclasses
 from typing import Any
 
 from jlibo.experiments.experiment import Experiment
@@ -66,43 +67,46 @@ _FLIBO = Spec(
 ).named(lam="lam_federated", omega="omega_federated")
 
 
+_LEARNERS = {"full": Spec(FixedPrior), "libo": _LIBO, "flibo": _FLIBO}
+_BASE = Experiment(
+    "lifelong",
+    "synthetic tasks, one after another",
+    environment=_SYNTHETIC,
+    features=Spec(base_kernels, features="cosine", num_features=50),
+    policy=_POLICY,
+    agents={"oracle": Spec(oracle), **_LEARNERS},
+    protocol=_LIFELONG,
+    checks=(check_base_kernels, check_synthetic),
+)
+
+
 def _lifelong(name: str, summary: str, **settings: Any) -> Experiment:
-    return Experiment(
-        name,
-        summary,
-        environment=_SYNTHETIC,
-        features=Spec(base_kernels, features="cosine", num_features=50),
-        policy=_POLICY,
-        agents={"oracle": Spec(oracle), "full": Spec(FixedPrior), "libo": _LIBO, "flibo": _FLIBO},
-        protocol=_LIFELONG,
-        checks=(check_base_kernels, check_synthetic),
-    ).changed(settings)
+    return dataclasses.replace(_BASE, name=name, summary=summary).changed(settings)
 
 
 def _offline(name: str, summary: str, **settings: Any) -> Experiment:
-    return Experiment(
-        name,
-        summary,
-        environment=_SYNTHETIC,
-        features=Spec(base_kernels, features="cosine", num_features=50),
-        policy=_POLICY,
+    experiment = dataclasses.replace(
+        _BASE,
+        name=name,
+        summary=summary,
         agents={"oracle": Spec(oracle), "full": Spec(FixedPrior), "meta-kgl": _LIBO, "f-meta-kgl": _FLIBO},
         protocol=Spec(Offline, num_tasks=30, horizon=70, offline_rows=10),
-        checks=(check_base_kernels, check_synthetic),
-    ).changed({"lam": 0.25, "lam_federated": 0.015, **settings})
+    )
+    return experiment.changed({"lam": 0.25, "lam_federated": 0.015, **settings})
 
 
 def _tuning(name: str, summary: str, **settings: Any) -> Experiment:
-    return Experiment(
-        name,
-        summary,
+    experiment = dataclasses.replace(
+        _BASE,
+        name=name,
+        summary=summary,
         environment=_GLMNET,
         features=Spec(base_kernels, features="cosine2d-grid", num_features=100),
-        policy=_POLICY,
-        agents={"random": Spec(random_search), "full": Spec(FixedPrior), "libo": _LIBO, "flibo": _FLIBO},
+        agents={"random": Spec(random_search), **_LEARNERS},
         protocol=_LIFELONG.changed({"num_tasks": 49, "horizon": 144}),
         checks=(check_base_kernels, check_glmnet),
-    ).changed({"lam": 0.015, "lam_federated": 2.6e-6, "omega_federated": 1e-6, **settings})
+    )
+    return experiment.changed({"lam": 0.015, "lam_federated": 2.6e-6, "omega_federated": 1e-6, **settings})
 
 
 _ALL = (

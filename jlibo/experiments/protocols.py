@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, final
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jaxtyping import PRNGKeyArray
 
@@ -199,8 +198,3 @@ class Offline(AbstractProtocol):
 
     def bytes_per_step(self, itemsize):
         return itemsize
-
-
-def stacked(results: Mapping[str, Any], name: str) -> jax.Array:
-    """Return a field of all agents' results, with the agents as first axis."""
-    return jnp.stack([getattr(result, name) for result in results.values()])

@@ -96,8 +96,11 @@ def usual_threads() -> int:
     XLA shares only the larger products of a program among cores, so several chunks at a time are faster. On
     other platforms it is 1.
     """
-    if jax.default_backend() != "cpu":
-        return 1
+    return _num_cores() if jax.default_backend() == "cpu" else 1
+
+
+def _num_cores() -> int:
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -138,7 +141,7 @@ def _num_threads() -> int:
     try:
         return int(os.environ["NPROC"])
     except (KeyError, ValueError):
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return _num_cores()
 
 
 @final
