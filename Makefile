@@ -106,7 +106,7 @@ unit: $(VENV)/.installed ## the tests alone
 test-slow: $(VENV)/.installed ## the slow tests
 	@$(MAKE) --no-print-directory tables-env || \
 	  echo "The table maker's tools cannot be installed here: the tests that need them are skipped."
-	@JLIBO_TABLES_PYTHON="$(abspath $(TABLES_VENV))/bin/python" \
+	@XLA_FLAGS= JLIBO_TABLES_PYTHON="$(abspath $(TABLES_VENV))/bin/python" \
 	  "$(BIN)/python" -m pytest $(PYTEST_ARGS) -m slow --timeout 3600
 
 test-pythons: ## the tests on every supported Python that is here or that uv can fetch

@@ -231,7 +231,7 @@ def test_the_tracked_variance_does_not_drift_in_20000_updates(noise_std, seed, p
     gram = SMALL_PHI @ SMALL_PHI.T / 12
     noisy = gram[np.ix_(rows, rows)] + np.diag(noise_std**2 / counts[rows])
     variance = np.diagonal(gram) - np.sum(gram[rows] * np.linalg.solve(noisy, gram[rows]), axis=0)
-    np.testing.assert_allclose(belief.variance, variance, rtol=0.15)
+    np.testing.assert_allclose(belief.variance, variance, rtol=0.2)
     # Batches of any layout are refreshed too: all lanes alike, and beliefs at different counts.
     ahead = after_all(small_start(np.float32, noise_std), indices[:100], rewards[:100])
     both = jax.tree.map(lambda *leaves: jnp.stack(leaves), small_start(np.float32, noise_std), ahead)
