@@ -16,8 +16,8 @@ from typing import Any
 os.environ.setdefault("NPROC", str(max(4, os.cpu_count() or 1)))
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("MPLBACKEND", "Agg")
-# Most of the suite's time is the compilation of programs that run for milliseconds. Without optimisation it takes
-# a third of the time. `make test-slow` sets XLA_FLAGS to nothing: its programs are those of users.
+# Most of the suite's time is the compilation of programs that run for milliseconds. Without optimisation it
+# takes a third of the time. `make test-slow` sets XLA_FLAGS to nothing: its programs are those of users.
 QUICK_COMPILATION = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 if importlib.metadata.version("jaxlib").startswith("0.10."):  # an unknown flag would end the process
     QUICK_COMPILATION += " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
