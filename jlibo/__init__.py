@@ -34,12 +34,12 @@ from jlibo.features import max_kernel_diagonal as max_kernel_diagonal
 from jlibo.features import normalise as normalise
 from jlibo.features import sample_box as sample_box
 from jlibo.lifelong import metrics as metrics
-from jlibo.lifelong.loop import LifelongResult as LifelongResult
 from jlibo.lifelong.loop import run_agents as run_agents
 from jlibo.lifelong.loop import run_lifelong as run_lifelong
 from jlibo.lifelong.one_task import TaskResult as TaskResult
 from jlibo.lifelong.one_task import draw_task as draw_task
 from jlibo.lifelong.one_task import run_task as run_task
+from jlibo.lifelong.play import LifelongResult as LifelongResult
 from jlibo.meta import AbstractMetaLearner as AbstractMetaLearner
 from jlibo.meta import AdaptiveMetaKGL as AdaptiveMetaKGL
 from jlibo.meta import FederatedMetaKGL as FederatedMetaKGL

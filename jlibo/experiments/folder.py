@@ -34,7 +34,7 @@ from jlibo.experiments.run_folder import RunFolderError, write_run
 from jlibo.experiments.runner import ExperimentResult
 from jlibo.experiments.summary import summarise
 from jlibo.lifelong import metrics
-from jlibo.lifelong.loop import LifelongResult
+from jlibo.lifelong.play import LifelongResult
 
 FORMAT_VERSION = 1
 MAX_NAME = 120

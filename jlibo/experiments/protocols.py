@@ -18,8 +18,8 @@ from jlibo.belief.scaling import RAW, AbstractScaling
 from jlibo.envs import AbstractEnv
 from jlibo.features import AbstractFeatures
 from jlibo.fields import size
-from jlibo.lifelong.loop import LifelongResult, RunSpec, plan_agents, play_tasks, start_agents
 from jlibo.lifelong.offline import OfflineResult, run_offline
+from jlibo.lifelong.play import LifelongResult, RunSpec, plan_agents, play_tasks, start_agents
 from jlibo.meta import AbstractMetaLearner
 from jlibo.policies import AbstractPolicy
 

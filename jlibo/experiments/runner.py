@@ -22,8 +22,8 @@ from jlibo.checks import check_count
 from jlibo.experiments.budget import check_fits
 from jlibo.experiments.experiment import Experiment
 from jlibo.experiments.run import TRUE_SUPPORT, ExperimentRun, outputs_of
-from jlibo.lifelong.loop import LifelongResult
 from jlibo.lifelong.offline import OfflineResult
+from jlibo.lifelong.play import LifelongResult
 from jlibo.sweeps.compiled import CompiledChunks
 from jlibo.sweeps.engines import choose_devices, local_chunks, usual_threads
 from jlibo.sweeps.points import Plan, Points, as_points

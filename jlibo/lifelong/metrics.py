@@ -18,7 +18,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from jlibo.checks import ArrayLike
-from jlibo.lifelong.loop import LifelongResult
+from jlibo.lifelong.play import LifelongResult
 
 
 def lifelong_regret(result: LifelongResult) -> Float[Array, "*batch steps"]:

@@ -15,7 +15,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from jlibo.checks import fail
 from jlibo.lifelong import metrics
-from jlibo.lifelong.loop import LifelongResult
+from jlibo.lifelong.play import LifelongResult
 from jlibo.plot.results import Results, read_agents, read_offline, read_truth, with_seeds
 from jlibo.plot.style import (
     GREY,

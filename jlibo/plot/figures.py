@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 
-from jlibo.lifelong.loop import LifelongResult
+from jlibo.lifelong.play import LifelongResult
 from jlibo.plot.curves import (
     draw_offline_lines,
     plot_exploration_cost,

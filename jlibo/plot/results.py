@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from jlibo.checks import fail
-from jlibo.lifelong.loop import LifelongResult
+from jlibo.lifelong.play import LifelongResult
 from jlibo.plot.style import ordered
 
 Results = Mapping[str, LifelongResult] | LifelongResult

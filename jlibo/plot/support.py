@@ -7,7 +7,7 @@ from jaxtyping import Array, Bool
 from matplotlib.axes import Axes
 
 from jlibo.checks import fail
-from jlibo.lifelong.loop import LifelongResult
+from jlibo.lifelong.play import LifelongResult
 from jlibo.plot.results import read_truth, with_seeds
 from jlibo.plot.style import GREY, META, colour_key, own_axes, shades, whole_numbers
 

@@ -17,7 +17,7 @@ import numpy as np
 from jax.core import eval_jaxpr
 
 from jlibo.checks import fail
-from jlibo.lifelong.loop import LifelongResult
+from jlibo.lifelong.play import LifelongResult
 from jlibo.sweeps.points import Points, check_fits_dtype
 from jlibo.sweeps.program_cache import stored
 from jlibo.sweeps.progress import Meter, traced_with

@@ -13,8 +13,8 @@ from jlibo import AbstractEnv, Cosine, FixedPrior, Fourier, FunctionEnv, Greedy,
 from jlibo.envs.base import Task
 from jlibo.experiments import run_offline
 from jlibo.lifelong.exploration import explore_once, explore_uniformly
-from jlibo.lifelong.loop import plan_agents
 from jlibo.lifelong.one_task import draw_task
+from jlibo.lifelong.play import plan_agents
 
 KEY = jax.random.key(0)
 KEYS = jax.random.split(KEY, 2000)
