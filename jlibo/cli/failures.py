@@ -10,13 +10,16 @@
 | 141       | the reader of the output, such as `head`, closed the pipe                                    |
 """
 
+import _thread
 import contextlib
 import os
 import sys
 import tempfile
+import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from jlibo.printable import printable
 from jlibo.startup import INTERRUPTED
@@ -43,7 +46,7 @@ def run_safely(run: Callable[[], int], *, known: tuple[type[Exception], ...], de
     _make_printable(sys.stdout)
     _make_printable(sys.stderr)
     try:
-        with _one_line_warnings():
+        with _one_line_warnings(), _no_lost_interrupt():
             try:
                 code = run()
             except SystemExit as stop:  # `--help` and `--version`
@@ -62,6 +65,30 @@ def run_safely(run: Callable[[], int], *, known: tuple[type[Exception], ...], de
         code = _explain(error, known, debug=debug)
     _flush_or_forget()
     return code
+
+
+@contextlib.contextmanager
+def _no_lost_interrupt() -> Iterator[None]:
+    """Repeat a `KeyboardInterrupt` that Python could not raise, such as one in a callback of the collector.
+
+    Python prints such an exception and ignores it, and the command would go on.
+    """
+    before = sys.unraisablehook
+
+    def hook(problem: Any) -> None:
+        if issubclass(problem.exc_type, KeyboardInterrupt):
+            # Later, when the main thread has left this hook, where it would be ignored again.
+            timer = threading.Timer(0.05, _thread.interrupt_main)
+            timer.daemon = True
+            timer.start()
+        else:
+            before(problem)
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
 
 
 def say(line: str) -> None:

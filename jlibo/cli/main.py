@@ -11,7 +11,6 @@ from jlibo.cli.failures import UsageError as UsageError
 from jlibo.cli.failures import run_safely
 from jlibo.printable import printable
 from jlibo.startup import imported
-from jlibo.sweeps.program_cache import keep_programs
 from jlibo.tune.memory.memory import MemoryFileError
 from jlibo.version import __version__
 
@@ -74,8 +73,3 @@ def _parser() -> argparse.ArgumentParser:
     sweep_cli.add_parser(commands)
     memory_cli.add_parser(commands)
     return parser
-
-
-def keep_compiled_programs(jax: Any) -> None:
-    """Store compiled programs in the user's cache folder for later processes."""
-    keep_programs()

@@ -1,6 +1,7 @@
 """Whatever fails, the command line says it in one line: streams, signals, faults, full disks."""
 
 import errno
+import gc
 import io
 import os
 import re
@@ -166,3 +167,24 @@ def test_the_library_leaves_signals_alone():
     code = "import signal, jlibo; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "True\n"
+
+
+def test_an_interrupt_in_a_callback_of_the_collector_is_not_lost(capfd):
+    """Python ignores exceptions there; jax has such a callback."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def callback(phase, info):
+        gc.callbacks.remove(callback)
+        signal.raise_signal(signal.SIGINT)
+
+    def run():
+        gc.callbacks.append(callback)
+        gc.collect()
+        for _ in range(1000):
+            time.sleep(0.001)
+        pytest.fail("the interrupt was lost")
+
+    before = sys.unraisablehook
+    assert run_safely(run, known=()) == 130
+    assert capfd.readouterr().err == "jlibo: stopped.\n"
+    assert sys.unraisablehook is before
