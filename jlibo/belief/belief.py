@@ -99,7 +99,7 @@ def observe(
 
     `constant` is the target of the third column: 1 for an observation. For a compressed row that represents
     many observations (see `complete`), it is the same transform applied to a column of ones. `refresh` is
-    that of `posterior.condition`; use it for runs of more than `posterior.REFRESH_STEPS` observations.
+    that of `posterior.condition`; use it for runs of more than `candidates.REFRESH_STEPS` observations.
     """
     reward = jnp.asarray(reward, running.products.dtype)
     unit, change = running.unit, None

@@ -14,8 +14,8 @@ precision of the features and rewards.
 
 Two limits of floating point are handled here. The variance tracked on candidates is a difference: its
 absolute error stays while the variance shrinks. In long runs it is therefore recomputed from the factor every
-`REFRESH_STEPS` observations. Noise that is too small or too large beside the prior variance
-(`jlibo.belief.prior.noise_limits`) is refused, or clipped to the limit if it is traced.
+512 observations (`jlibo.belief.candidates.REFRESH_STEPS`). Noise that is too small or too large beside the
+prior variance (`jlibo.belief.prior.noise_limits`) is refused, or clipped to the limit if it is traced.
 
 ```python
 import jax
@@ -31,7 +31,6 @@ draw = jlibo.posterior.sample(state, features(points), key=jax.random.key(0))
 ```
 """
 
-from jlibo.belief.candidates import REFRESH_STEPS as REFRESH_STEPS
 from jlibo.belief.candidates import Belief as Belief
 from jlibo.belief.candidates import belief_at as belief_at
 from jlibo.belief.candidates import condition as condition

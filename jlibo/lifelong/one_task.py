@@ -17,8 +17,8 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jlibo.belief import belief as running
 from jlibo.belief.belief import with_features
+from jlibo.belief.candidates import REFRESH_STEPS
 from jlibo.belief.moments import Moments
-from jlibo.belief.posterior import REFRESH_STEPS
 from jlibo.belief.prior import Prior, PriorMixture
 from jlibo.belief.scaling import RAW, AbstractScaling
 from jlibo.envs.base import AbstractEnv, Task, finite_part, move_to_available

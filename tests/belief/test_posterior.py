@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jlibo import Belief, Cosine, Fourier, Posterior, Prior, box_grid, full_prior, support_prior
+from jlibo.belief import candidates
 from jlibo.belief import posterior as gp
 from tests import reference
 
@@ -260,7 +261,7 @@ def _equations(jaxpr):
 
 
 def test_the_gradient_passes_through_a_refresh(monkeypatch):
-    monkeypatch.setattr(gp, "REFRESH_STEPS", 8)
+    monkeypatch.setattr(candidates, "REFRESH_STEPS", 8)
     indices, rewards = data(10, 16)
 
     def total(scale, observe_one):
