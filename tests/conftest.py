@@ -55,6 +55,26 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 MEMORY_LIMIT = 1_500_000_000  # bytes of a worker, above which compiled programs are dropped
 
 
+LONG_FILES = (
+    "test_notebooks.py",
+    "experiments/test_experiments.py",
+    "contracts/test_lifelong.py",
+    "meta/test_meta.py",
+    "lifelong/test_lifelong.py",
+    "meta/test_adaptive.py",
+    "test_docs.py",
+    "tune/test_ask.py",
+)
+"""The files that take longest. They run first, so that no worker is left with one of them at the end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Sort the files of `LONG_FILES` to the front; the order is kept otherwise."""
+    folder = Path(__file__).parent
+    places = {folder / name: place for place, name in enumerate(LONG_FILES)}
+    items.sort(key=lambda item: places.get(item.path, len(places)))
+
+
 @dataclass
 class TraceCounter:
     """How often a function's Python body has run: under `jit`, how often it was traced."""

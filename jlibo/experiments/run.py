@@ -75,10 +75,11 @@ class ExperimentRun(AbstractSegmentedRun):
         return "task"
 
     def start(self, *, key, **params):
-        return self.experiment.make_protocol().start(self._world(key, params))
-
-    def advance(self, state, segment, *, key, **params):
         world = self._world(key, params)
+        return world, self.experiment.make_protocol().start(world)
+
+    def advance(self, shared, state, segment):
+        world: World = shared
         results, state = self.experiment.make_protocol().advance(world, state, segment)
         truth = true_support(world.env)
         computed: dict[str, Callable[[Any], Array]] = {

@@ -38,7 +38,7 @@ class CompiledChunks:
         else:
             mesh = Mesh(np.asarray(self.devices), (LANE,), axis_types=(AxisType.Auto,))
             split, whole = PartitionSpec(LANE), PartitionSpec()
-            specs = (whole, split, split, split, whole)
+            specs = (whole, split, whole if program.is_one_point else split, split, whole)
             # Devices do not communicate, so the check of replicated values is not needed.
             sharded = jax.shard_map(one_device, mesh=mesh, in_specs=specs, out_specs=split, check_vma=False)
             jitted = jax.jit(sharded, in_shardings=tuple(NamedSharding(mesh, spec) for spec in specs))
@@ -66,6 +66,8 @@ class CompiledChunks:
             name: np.concatenate([values[name] for _, values in inputs]).astype(dtype)
             for name, dtype in self.program.param_dtypes.items()
         }
+        if self.program.is_one_point:
+            params = {name: values[0] for name, values in params.items()}
         try:
             leaves = self._run_segments(seeds, params, segment_fn)
         except jax.errors.JaxRuntimeError as error:

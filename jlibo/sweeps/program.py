@@ -63,6 +63,8 @@ class Program:
     """SHA-256 of the operations and their constants. Different programs have different digests."""
     loop_bytes: int
     """Size of the results of the largest loop, a lower bound on the memory of one lane."""
+    is_one_point: bool = False
+    """Whether all lanes have the same hyper-parameters. They are then one number each, and not a batch."""
     num_segments: int = 1
     segment_axis: str | None = None
     state: tuple[jax.ShapeDtypeStruct, ...] = ()
@@ -83,10 +85,11 @@ class Program:
     def arguments(self, num_lanes: int) -> tuple[Any, ...]:
         """Return shape and dtype of the arguments of a chunk's function."""
         key_data = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0, impl=self.key_impl)))
+        batch = () if self.is_one_point else (num_lanes,)
         return (
             jax.ShapeDtypeStruct(key_data.shape, key_data.dtype),
             jax.ShapeDtypeStruct((num_lanes,), np.uint32),
-            {name: jax.ShapeDtypeStruct((num_lanes,), dtype) for name, dtype in self.param_dtypes.items()},
+            {name: jax.ShapeDtypeStruct(batch, dtype) for name, dtype in self.param_dtypes.items()},
             [jax.ShapeDtypeStruct((num_lanes, *leaf.shape), leaf.dtype) for leaf in self.state],
             jax.ShapeDtypeStruct((), np.int32),
         )
@@ -114,18 +117,22 @@ def trace(
     found: list[tuple[str, tuple[str, ...]]] = []
 
     def lane(key, params, state, segment):
-        begin = segmented.start(key=key, **params)
+        shared, begin = segmented.start(key=key, **params)
         leaves, structure = jax.tree.flatten(begin)
         # The state that the first segment is given has the right shape and is not used.
         leaves = [jnp.where(segment == 0, new, old) for new, old in zip(leaves, state, strict=True)]
-        outputs, state = segmented.advance(jax.tree.unflatten(structure, leaves), segment, key=key, **params)
+        outputs, state = segmented.advance(shared, jax.tree.unflatten(structure, leaves), segment)
         named = _named_leaves(outputs, dims or {})
         found[:] = [(name, axes) for name, axes, _ in named]
         return [leaf for _, _, leaf in named], jax.tree.leaves(state)
 
     with traced_with(meter):
-        state = jax.eval_shape(lambda key, params: segmented.start(key=key, **params), key, specs)
-        state = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(state)]
+        state = [
+            jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
+            for leaf in jax.eval_shape(
+                lambda key, params: jax.tree.leaves(segmented.start(key=key, **params)[1]), key, specs
+            )
+        ]
         segment = jax.ShapeDtypeStruct((), np.int32)
         jaxpr, (shapes, _) = jax.make_jaxpr(lane, return_shape=True)(key, specs, state, segment)
     if not found:
@@ -143,7 +150,8 @@ def trace(
         for (name, axes), shape in zip(found, shapes, strict=True)
     )
     impl = str(jax.random.key_impl(key))
-    one_chunk = _chunk_fn(jaxpr, len(outputs), impl)
+    is_one_point = points.num_points == 1
+    one_chunk = _chunk_fn(jaxpr, len(outputs), impl, is_one_point)
     return Program(
         lambda num_lanes: one_chunk,
         outputs,
@@ -151,13 +159,14 @@ def trace(
         impl,
         _digest(jaxpr),
         _loop_bytes(jaxpr),
+        is_one_point,
         segmented.num_segments,
         segmented.segment_axis,
         tuple(state),
     )
 
 
-def _chunk_fn(jaxpr: Any, num_outputs: int, key_impl: str) -> Callable[..., Any]:
+def _chunk_fn(jaxpr: Any, num_outputs: int, key_impl: str, is_one_point: bool) -> Callable[..., Any]:
     """Return the function of a chunk: `fn(key_data, seeds, params, state, segment) -> outputs, state`."""
 
     def lane(base, seed, params, state, segment):
@@ -167,7 +176,8 @@ def _chunk_fn(jaxpr: Any, num_outputs: int, key_impl: str) -> Callable[..., Any]
 
     def chunk(key_data, seeds, params, state, segment):
         base = jax.random.wrap_key_data(key_data, impl=key_impl)
-        return jax.vmap(lane, in_axes=(None, 0, 0, 0, None))(base, seeds, params, state, segment)
+        axes = (None, 0, None if is_one_point else 0, 0, None)
+        return jax.vmap(lane, in_axes=axes)(base, seeds, params, state, segment)
 
     return chunk
 
@@ -212,6 +222,7 @@ def _about(program: Program) -> dict[str, Any]:
             program.key_impl,
             program.digest,
             program.loop_bytes,
+            program.is_one_point,
             program.num_segments,
             program.segment_axis,
         ],
@@ -225,16 +236,13 @@ def _program_about(about: Mapping[str, Any], chunk_fn: Callable[[int], Callable[
     ]
     state = [jax.ShapeDtypeStruct(tuple(shape), np.dtype(dtype)) for shape, dtype in about["state"]]
     params = {name: np.dtype(dtype) for name, dtype in about["params"].items()}
-    key_impl, digest, loop_bytes, num_segments, segment_axis = about["rest"]
+    key_impl, *rest = about["rest"]
     return Program(
         chunk_fn,
         tuple(outputs),
         params,
         key_impl,
-        digest,
-        loop_bytes,
-        num_segments,
-        segment_axis,
+        *rest,
         tuple(state),
     )
 

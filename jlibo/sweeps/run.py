@@ -120,7 +120,8 @@ def sweep(
             program = traced()
         else:
             usual = memory.wanted_chunk(points.num_points * num_seeds, local) if chunk is None else chunk
-            program = stored_program(f"{program_name} {sorted(points.values)}", usual, traced)
+            swept = f"{sorted(points.values)} {'one point' if points.num_points == 1 else 'points'}"
+            program = stored_program(f"{program_name} {swept}", usual, traced)
         memory.check_result(program, points.num_points * num_seeds)
         empty = _coordinates(points, num_seeds, first_seed, program, coords)
         processes = Processes()

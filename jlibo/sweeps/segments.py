@@ -29,18 +29,23 @@ class AbstractSegmentedRun(abc.ABC):
         """
 
     @abc.abstractmethod
-    def start(self, *, key: Any, **params: Any) -> Any:
-        """Return the state before the first segment, a tree of arrays."""
+    def start(self, *, key: Any, **params: Any) -> tuple[Any, Any]:
+        """Return what all segments use, and the state before the first segment, as trees of arrays.
+
+        **Arguments:**
+
+        - `key`, `params`: those of the run.
+        """
 
     @abc.abstractmethod
-    def advance(self, state: Any, segment: Any, *, key: Any, **params: Any) -> tuple[Any, Any]:
+    def advance(self, shared: Any, state: Any, segment: Any) -> tuple[Any, Any]:
         """Return the outputs of a segment and the state after it.
 
         **Arguments:**
 
+        - `shared`: the first result of `start`, which is computed anew in every segment.
         - `state`: the state before the segment.
         - `segment`: number of the segment, from 0; may be traced.
-        - `key`, `params`: those of the run, the same in all segments.
         """
 
 
@@ -67,10 +72,10 @@ class _OneSegment(AbstractSegmentedRun):
         return ""
 
     def start(self, *, key, **params):
-        return ()
+        return (key, params), ()
 
-    def advance(self, state, segment, *, key, **params):
-        return self._call(key, params), ()
+    def advance(self, shared, state, segment):
+        return self._call(*shared), ()
 
 
 def _caller(run_fn: Callable[..., Any], names: tuple[str, ...]) -> Callable[[Any, dict], Any]:
