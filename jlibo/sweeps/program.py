@@ -236,15 +236,7 @@ def _program_about(about: Mapping[str, Any], chunk_fn: Callable[[int], Callable[
     ]
     state = [jax.ShapeDtypeStruct(tuple(shape), np.dtype(dtype)) for shape, dtype in about["state"]]
     params = {name: np.dtype(dtype) for name, dtype in about["params"].items()}
-    key_impl, *rest = about["rest"]
-    return Program(
-        chunk_fn,
-        tuple(outputs),
-        params,
-        key_impl,
-        *rest,
-        tuple(state),
-    )
+    return Program(chunk_fn, tuple(outputs), params, *about["rest"], state=tuple(state))
 
 
 def _named_leaves(tree: Any, dims: Mapping[str, Sequence[str]]) -> list[tuple[str, tuple[str, ...], Any]]:
