@@ -30,7 +30,7 @@ def implicit_gradients(ids, data: ProblemData, coef, cotangent) -> ProblemData:
     def optimality(coef, *args):
         return jnp.where(used, jax.grad(objective)(coef, *args), 0)
 
-    args = (problem.design, problem.targets, problem.lam)
+    args = (problem.scaled_design(), problem.targets, problem.lam)
 
     def hessian_times(direction):
         direction = jnp.where(used, direction, 0)

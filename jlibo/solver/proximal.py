@@ -109,23 +109,37 @@ class Pairs(AbstractGroups):
 
 @final
 class Problem(eqx.Module):
-    """Minimise (1/num_rows) ||targets - design coef||^2 + lam * sum of group norms."""
+    """Minimise (1/num_rows) ||targets - unit design coef||^2 + lam * sum of group norms."""
 
     design: Float[Array, "tasks rows features"]
     targets: Float[Array, "tasks rows"]
     lam: Float[Array, ""]
     num_rows: Float[Array, ""]
     groups: AbstractGroups
+    unit: tuple[Float[Array, ""], Float[Array, ""]] | None = None
+    """Two powers of two whose product scales the design; None for 1.
+
+    The vectors that the design is multiplied with are scaled, and not the design: a copy of a large design
+    takes as long as a third of a solve. One factor is applied before and one after a product, so neither the
+    vector nor the product leaves the range of the dtype.
+    """
+
+    def scaled_design(self) -> Float[Array, "tasks rows features"]:
+        return self.design if self.unit is None else self.design * self.unit[0] * self.unit[1]
 
     def residual(self, coef: Float[Array, "tasks features"]) -> Float[Array, "tasks rows"]:
         return self.targets - self.predict(coef)
 
     def predict(self, coef: Float[Array, "tasks features"]) -> Float[Array, "tasks rows"]:
-        return jnp.einsum("snf,sf->sn", self.design, coef, precision=lax.Precision.HIGHEST)
+        return self._product("snf,sf->sn", coef)
 
     def gradient(self, residual: Float[Array, "tasks rows"]) -> Float[Array, "tasks features"]:
-        product = jnp.einsum("snf,sn->sf", self.design, residual, precision=lax.Precision.HIGHEST)
-        return 2 / self.num_rows * product
+        return 2 / self.num_rows * self._product("snf,sn->sf", residual)
+
+    def _product(self, subscripts: str, vectors: Float[Array, "tasks _"]) -> Float[Array, "tasks _"]:
+        before, after = (1, 1) if self.unit is None else self.unit
+        product = jnp.einsum(subscripts, self.design, vectors * before, precision=lax.Precision.HIGHEST)
+        return product * after
 
     def norms(self, values: Float[Array, "tasks features"]) -> Float[Array, " features"]:
         """Return each feature's group norm over all tasks. Values below 1e-19 count as zero in float32."""
@@ -184,7 +198,7 @@ def start(problem: Problem, coef, residual, gradient, num_steps) -> Iterate:
     tiny = jnp.finfo(coef.dtype).tiny
     curvature = (image**2).sum(-1) / jnp.maximum((direction**2).sum(-1), tiny)
     estimate = CURVATURE_MARGIN * 2 / problem.num_rows * curvature.max()
-    bound = 2 / problem.num_rows * (problem.design**2).sum((1, 2)).max()
+    bound = 2 / problem.num_rows * (problem.scaled_design() ** 2).sum((1, 2)).max()
     # With zero curvature any step size is valid.
     bound = jnp.where(bound > 0, bound, 1)
     return Iterate(
@@ -298,7 +312,10 @@ def working_set_round(
     else:
         chosen_ids = jnp.asarray(np.asarray(ids))[chosen]
         groups = Pairs(chosen_ids[:, None] == chosen_ids[None, :])
-    small = Problem(take(problem.design), problem.targets, problem.lam, problem.num_rows, groups)
+    design = take(problem.design)
+    if problem.unit is not None:
+        design = design * problem.unit[0] * problem.unit[1]
+    small = Problem(design, problem.targets, problem.lam, problem.num_rows, groups)
     decrease = (size / coef.shape[1]) ** ROUND_POWER
     small_target = jnp.maximum(decrease * state.gap, target_gap / 2)
     last_step = jnp.minimum(state.num_steps + ROUND_STEPS, max_steps)

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from jlibo.solver.proximal import AbstractGroups, Members, Problem, Singletons
-from jlibo.solver.units import Units, exponent_near, near_one, times_power_of_two
+from jlibo.solver.units import Units, exponent_near, halves, near_one, times_power_of_two
 
 
 @final
@@ -48,12 +48,11 @@ def scaled_problem(data: ProblemData, ids: tuple[int, ...] | None) -> tuple[Prob
         targets = jnp.where(mask, targets, 0)
         num_rows = jnp.maximum(mask.sum(), 1).astype(design.dtype)
     units = Units(exponent_near(design), exponent_near(targets))
-    design = times_power_of_two(design, -units.design)
     targets = times_power_of_two(targets, -units.targets)
     # The bound is far above `lambda_max` of the scaled data: larger values and infinity give the same
     # solution.
     lam = jnp.minimum(times_power_of_two(lam, -units.lam), jnp.sqrt(jnp.finfo(design.dtype).max))
-    return Problem(design, targets, lam, num_rows, _groups(ids)), units
+    return Problem(design, targets, lam, num_rows, _groups(ids), halves(-units.design, design.dtype)), units
 
 
 def rounded_up(value: Float[Array, ""], exponent: Array) -> Float[Array, ""]:

@@ -8,7 +8,7 @@ of ordinary magnitude give the same bits as without scaling.
 XLA treats subnormal numbers as zero on most devices, and so does this module.
 """
 
-from typing import final
+from typing import Any, final
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -46,6 +46,13 @@ def times_power_of_two(values: Float[Array, "..."], exponent: Int[Array, ""]) ->
     return values * power * power * power * last
 
 
+def halves(exponent: Int[Array, ""], dtype: Any) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """Return two powers of two with the product `2**exponent`, each about its square root."""
+    half = exponent // 2
+    one, other = (_rounded_to_power(jnp.exp2(share.astype(dtype))) for share in (half, exponent - half))
+    return one, other
+
+
 def nearest_power(value: Float[Array, ""]) -> Float[Array, ""]:
     """Return the power of two nearest to the magnitude of `value`; it and its inverse are normal numbers."""
     kind = jnp.finfo(value.dtype)
@@ -55,7 +62,8 @@ def nearest_power(value: Float[Array, ""]) -> Float[Array, ""]:
 
 
 def _power_near(values):
-    largest = jnp.abs(lax.stop_gradient(values)).max()
+    # Over the leading axes first: that reduction is vectorised, one to a scalar is not.
+    largest = jnp.abs(lax.stop_gradient(values)).max(tuple(range(values.ndim - 1))).max()
     return lax.optimization_barrier(jnp.where(largest == 0, 1, nearest_power(largest)))
 
 
