@@ -108,10 +108,11 @@ def dask_chunks(
     run_fn: Callable[..., Any] | AbstractSegmentedRun,
     program: Program,
     plan: Plan,
-    key: Any,
-    dims: Mapping[str, Sequence[str]] | None,
     numbers: Sequence[int],
+    *,
+    dims: Mapping[str, Sequence[str]] | None,
     meter: Meter | None,
+    key: Any,
 ) -> Generator[Finished, None, None]:
     """Submit all chunks to the cluster and yield them as they finish."""
     try:

@@ -140,8 +140,21 @@ def sweep(
             except folders.SweepFolderError as error:
                 problem = str(error)
         _stop_together(processes, problem)
+
+        def compile_for(chunk: int) -> CompiledChunks:
+            if meter is not None:
+                meter.say("compiling")
+            return CompiledChunks(program, chunk, local, key)
+
         compiled, chunk = _chosen_program(
-            program, points, num_seeds, chunk, memory_budget, local, client, processes, meter, key
+            program,
+            compile_for,
+            points.num_points * num_seeds,
+            chunk=chunk,
+            memory_budget=memory_budget,
+            local=local,
+            client=client,
+            processes=processes,
         )
         plan = Plan(points, num_seeds, first_seed, chunk)
         folder = None
@@ -169,7 +182,7 @@ def sweep(
         elif client is not None:
             from jlibo.sweeps.dask_engine import dask_chunks
 
-            finished = dask_chunks(client, run_fn, program, plan, key, dims, todo, meter)
+            finished = dask_chunks(client, run_fn, program, plan, todo, dims=dims, meter=meter, key=key)
         else:
             finished = local_chunks(
                 _compiled_now(compiled, meter), plan, todo, meter, num_threads=num_threads
@@ -231,21 +244,22 @@ def _coordinates(
 
 
 def _chosen_program(
-    program, points, num_seeds, chunk, memory_budget, local, client, processes, meter, key
+    program: Program,
+    compile_for: Callable[[int], CompiledChunks],
+    num_lanes: int,
+    *,
+    chunk: int | None,
+    memory_budget: int | None,
+    local: Sequence[Any],
+    client: Any,
+    processes: Processes,
 ) -> tuple[Callable[[], CompiledChunks], int]:
     """Return a function that returns the compiled program, and the chunk size.
 
     The program is compiled here only if that is needed to choose the chunk size.
     """
-    num_lanes = points.num_points * num_seeds
     if memory_budget is not None:
         check_count("memory_budget", memory_budget)
-
-    def compile_for(chunk: int) -> CompiledChunks:
-        if meter is not None:
-            meter.say("compiling")
-        return CompiledChunks(program, chunk, local, key)
-
     elsewhere = None
     if client is not None:
         from jlibo.sweeps.dask_engine import worker_memory
