@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import subprocess
+import sys
 from functools import partial
 
 import jax
@@ -626,6 +628,18 @@ def test_a_file_of_ones_own_is_listed_run_and_swept(registered, tmp_path, capsys
     assert (swept["support_size"][1, :, 1] == 6).all()
     assert cli.main(["reproduce", "mine", "--experiments", str(config)]) == 2
     assert "should be a Python file" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_an_experiment_of_ones_own_runs_on_dask_with_the_same_bytes(tmp_path):
+    """Workers cannot import the user's file; its functions are sent by value."""
+    (tmp_path / "mine.py").write_text(OWN_FILE)
+    (tmp_path / "grid.toml").write_text(OWN_CONFIG)
+    command = [sys.executable, "-m", "jlibo.cli", "sweep", "grid.toml", "--experiments", "mine.py", "--out"]
+    for options in (["local"], ["dask", "--dask", "local", "--workers", "1"]):
+        subprocess.run([*command, *options], cwd=tmp_path, check=True, capture_output=True)
+    results = [(tmp_path / name / "result.npz").read_bytes() for name in ("local", "dask")]
+    assert results[0] == results[1]
 
 
 def test_an_unknown_experiment_offers_the_nearest():
