@@ -39,7 +39,7 @@ def trial(number, params, state="complete", score=1.0, task_id=1, explored=False
 
 
 @given(st.lists(finite, max_size=12), st.booleans())
-def test_levelled_scores_are_of_size_one_and_in_the_same_order(scores, maximise):
+def test_level_bounds_scores_and_keeps_their_order(scores, maximise):
     values, log_unit = arrays.level(scores, maximise=maximise)
     assert values.shape == (len(scores),)
     assert np.isfinite(values).all() and math.isfinite(log_unit)
@@ -51,7 +51,7 @@ def test_levelled_scores_are_of_size_one_and_in_the_same_order(scores, maximise)
 
 
 @given(st.lists(st.floats(-1, 1), min_size=2, max_size=12), st.integers(-200, 200))
-def test_the_unit_is_what_scores_were_divided_by(scores, exponent):
+def test_level_returns_the_log_of_the_divisor(scores, exponent):
     scores = [round(score, 6) for score in scores]
     values, log_unit = arrays.level([score * 2.0**exponent for score in scores], maximise=True)
     same, same_log_unit = arrays.level(scores, maximise=True)
@@ -60,12 +60,12 @@ def test_the_unit_is_what_scores_were_divided_by(scores, exponent):
         assert log_unit == 0 and not values.any()
         return
     assert log_unit - same_log_unit == pytest.approx(exponent * math.log(2))
-    if same.min() > -arrays.FARTHEST:  # nothing was raised
+    if same.min() > -arrays.FARTHEST:  # no score was clipped
         differences = np.subtract.outer(same, same) * math.exp(same_log_unit)
         assert differences == pytest.approx(np.subtract.outer(scores, scores), abs=1e-9)
 
 
-def test_only_far_below_is_raised():
+def test_only_low_outliers_are_clipped():
     values, _ = arrays.level([0.5, 0.6, 0.7, 0.8, -1e9], maximise=True)
     assert values.min() == -arrays.FARTHEST and len(set(values)) == 5
     values, _ = arrays.level([0.5, 0.6, 0.7, 0.8, 1e9], maximise=True)
@@ -75,12 +75,12 @@ def test_only_far_below_is_raised():
 # --- shapes -------------------------------------------------------------------------------------------------
 
 
-def test_paddings_double():
+def test_padded_lengths_double():
     assert [arrays.padded(count, 32) for count in (0, 1, 32, 33, 64, 65)] == [32, 32, 32, 64, 64, 128]
 
 
 @pytest.mark.parametrize("space", [SPACE, MIXED])
-def test_unit_points_are_those_of_the_space(space):
+def test_unit_points_equal_to_unit(space):
     points = space.sample_unit(20, rng=np.random.default_rng(0))
     trials = [trial(number, space.from_unit(point)) for number, point in enumerate(points)]
     found = arrays.unit_points(space, trials)
@@ -88,7 +88,7 @@ def test_unit_points_are_those_of_the_space(space):
     assert arrays.unit_points(space, []).shape == (0, 3)
 
 
-def test_own_trials_leave_failures_out():
+def test_own_rows_exclude_failed_trials():
     params = [SPACE.from_unit(point) for point in SPACE.sample_unit(4, rng=np.random.default_rng(1))]
     states = ["complete", "failed", "pending", "complete"]
     trials = [trial(n, p, state, float(n)) for n, (p, state) in enumerate(zip(params, states, strict=True))]
@@ -106,7 +106,7 @@ def test_own_trials_leave_failures_out():
     assert not own.scores[1:3].any() and not own.scores[4:].any()
 
 
-def test_past_trials_keep_scored_ones_of_tasks_that_can_teach():
+def test_past_trials_keep_scored_trials_of_tasks_with_two_scores():
     points = SPACE.sample_unit(40, rng=np.random.default_rng(2))
     params = [SPACE.from_unit(point) for point in points]
     tasks = [TaskRecord(n, f"task {n}", None, "added" if n == 3 else "tuner", 0, "") for n in range(1, 5)]
@@ -126,7 +126,7 @@ def test_past_trials_keep_scored_ones_of_tasks_that_can_teach():
 # --- candidates ---------------------------------------------------------------------------------------------
 
 
-def test_a_small_space_is_considered_whole():
+def test_small_space_is_enumerated():
     assert candidates.whole_space(SPACE) is None
     space = SearchSpace(b=Int(1, 4, log=True), c=Categorical(["x", "y", None]))
     points = candidates.whole_space(space)
@@ -136,7 +136,7 @@ def test_a_small_space_is_considered_whole():
 
 
 @pytest.mark.parametrize("space", [SPACE, MIXED])
-def test_nearby_points_are_near_and_inside(space):
+def test_nearby_points_are_near_and_inside_the_box(space):
     centre = space.snap(np.array([[0.02, 0.5, 0.97]]))
     points = candidates.nearby(space, centre, seed=(0, 1, 2))
     assert points.shape == (candidates.NEARBY, 3)
@@ -151,7 +151,7 @@ def test_nearby_points_are_near_and_inside(space):
     assert np.ptp(anywhere[:, 0]) > 0.9
 
 
-def test_what_is_left_to_try():
+def test_left_to_try_excludes_tried_points_and_neighbours_of_failures():
     line = np.linspace(0, 1, 101)[:, None]
     none = np.zeros((0, 1))
     assert candidates.left_to_try(line, none, none, none).all()
@@ -169,7 +169,7 @@ def test_what_is_left_to_try():
     assert 20 < left.sum() < 30 and left[0] and left[100] and not left[21]
 
 
-def test_when_all_was_tried_what_failed_stays_out():
+def test_exhausted_candidates_repeat_only_scored_points():
     line = np.linspace(0, 1, 5)[:, None]
     left = candidates.left_to_try(line, line, line[:2], line[2:])
     assert left.tolist() == [False, False, True, True, True]

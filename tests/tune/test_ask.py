@@ -1,4 +1,4 @@
-"""The next configuration: any learner and policy, listed configurations, one rule of forced exploration."""
+"""The next configuration: any learner and policy, listed configurations, and forced exploration."""
 
 import dataclasses
 import math
@@ -46,7 +46,7 @@ POLICIES = {"GPUCB": jlibo.GPUCB(2.0, 0.1), "GPTS": jlibo.GPTS(0.1)}
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("learner", LEARNERS)
-def test_every_learner_and_policy_acts_as_in_a_simulation(learner, policy):
+def test_tuner_equals_simulation_for_every_learner_and_policy(learner, policy):
     """Runs in float64, so that round-off does not decide ties."""
     with jax.enable_x64(True):
         result = jlibo.run_lifelong(
@@ -75,7 +75,7 @@ def test_every_learner_and_policy_acts_as_in_a_simulation(learner, policy):
     assert LEARNERS[learner].__class__.__name__ in repr(tuner)
 
 
-def test_a_part_that_is_not_given_is_that_of_the_mode():
+def test_missing_parts_default_to_the_mode():
     paper = make_model(SPACE, mode="paper", learner=LEARNERS["MetaKeL"], sizes=SIZES)
     assert isinstance(paper.policy, jlibo.GPUCB) and paper.learner is LEARNERS["MetaKeL"]
     adaptive = make_model(SPACE, policy=POLICIES["GPTS"], sizes=SIZES)
@@ -104,7 +104,7 @@ def test_a_part_that_is_not_given_is_that_of_the_mode():
         ({"candidates": [{"alpha": 0.5}]}, r"none for 'beta'"),
     ],
 )
-def test_bad_parts_are_named(arguments, words):
+def test_invalid_parts_raise(arguments, words):
     with pytest.raises(ValueError, match=words):
         jlibo.Tuner(SPACE, sizes=SIZES, **arguments)
 
@@ -121,7 +121,7 @@ LISTED = SearchSpace(
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_listed_configurations_come_back_exactly_as_given(tmp_path, seed):
+def test_listed_configurations_are_suggested_exactly(tmp_path, seed):
     rng = np.random.default_rng(seed)
     rates = [1e-7, 1e-3, 1e-2, 0.1, 3e-5, 10, *10 ** rng.uniform(-7, 1, 14)]
     configs = [
@@ -155,7 +155,8 @@ def test_listed_configurations_come_back_exactly_as_given(tmp_path, seed):
     assert list(map(typed, held)) == list(map(typed, asked))
 
 
-def test_a_listed_configuration_that_another_process_took_is_replaced_by_a_listed_one():
+def test_alternatives_rank_all_listed_configurations():
+    """If another process took the best configuration, the next one is also from the list."""
     configs = [{"alpha": share, "beta": 10.0**power} for share in (0.1, 0.3) for power in (-2, -1, 1)]
     model = make_model(SPACE, candidates=configs, sizes=SIZES)
     learned = learn_records(model, [], [], maximise=True)
@@ -173,7 +174,7 @@ def test_a_listed_configuration_that_another_process_took_is_replaced_by_a_liste
         assert sorted(map(repr, ranking)) == sorted(map(repr, configs))
 
 
-# --- one rule for forced exploration ------------------------------------------------------------------------
+# --- forced exploration -------------------------------------------------------------------------------------
 
 
 def record(number, state="complete", explored=False):
@@ -204,17 +205,17 @@ def is_forced(model, trials, budget=16):
     ).is_forced
 
 
-def test_explored_trials_that_did_not_fail_are_counted():
+def test_exploration_counts_explored_trials_that_did_not_fail():
     model = make_model(SPACE, mode="paper", sizes=SIZES)  # sqrt(16) = 4 steps in the first task
     assert is_forced(model, [])
     assert is_forced(model, [record(n, explored=True) for n in range(3)])
     assert not is_forced(model, [record(n, explored=True) for n in range(4)])
     assert not is_forced(model, [record(n, "pending", explored=True) for n in range(4)])
     assert is_forced(model, [record(n, "failed" if n == 2 else "complete", explored=True) for n in range(4)])
-    assert is_forced(model, [record(n) for n in range(9)])  # none of them exploration
+    assert is_forced(model, [record(n) for n in range(9)])  # none of them explored
 
 
-def test_trials_that_another_worker_chose_followed_the_same_rule():
+def test_explored_flags_of_other_workers_are_inferred():
     own = [record(0), record(1, "failed"), record(2), record(3), record(4, "pending"), record(6)]
     flags = [trial.explored for trial in with_explored(own, {}, 3)]
     assert flags == [True, True, True, True, False, False]
@@ -250,7 +251,7 @@ def run_study(path, num_trials, *, failing=(), enqueued=(), name="new"):
 
 @pytest.mark.filterwarnings("ignore:The value nan is not acceptable")
 @pytest.mark.usefixtures("_quiet_optuna")
-def test_the_sampler_explores_as_the_tuner_does(tmp_path):
+def test_sampler_explores_as_the_tuner_does(tmp_path):
     """A failed step is replaced by another, and all flags are stored, including that of the first trial."""
     path = tmp_path / "memory.db"
     with jlibo.Tuner(SPACE, path, mode="paper", sizes=SIZES) as tuner:
@@ -268,7 +269,7 @@ def test_the_sampler_explores_as_the_tuner_does(tmp_path):
 
 @pytest.mark.filterwarnings("ignore:The value nan is not acceptable")
 @pytest.mark.usefixtures("_quiet_optuna")
-def test_a_trial_with_a_users_values_is_no_forced_exploration(tmp_path):
+def test_enqueued_trial_is_not_forced_exploration(tmp_path):
     path = tmp_path / "memory.db"
     with jlibo.Tuner(SPACE, path, mode="paper", sizes=SIZES) as tuner:
         tuner.add_task("past", CONFIGS[:10], [params["alpha"] for params in CONFIGS[:10]])
@@ -283,7 +284,7 @@ def test_a_trial_with_a_users_values_is_no_forced_exploration(tmp_path):
 
 @pytest.mark.filterwarnings("ignore:The value nan is not acceptable")
 @pytest.mark.usefixtures("_quiet_optuna")
-def test_a_study_without_a_past_explores_from_its_first_trial_on(tmp_path):
+def test_study_without_past_explores_from_its_first_trial(tmp_path):
     """The first trial is drawn at random by Optuna, before the space is known."""
     flags = run_study(tmp_path / "memory.db", 7, failing=(3,))
     assert flags == [True] * 5 + [False] * 2

@@ -41,7 +41,7 @@ def generator(seed=0):
 
 
 def reference_functions(parameter, value, most):
-    """The functions of one parameter at a value, from the definitions, each group's weights included."""
+    """Return the weighted functions of one parameter at a value, computed from the definitions."""
     if isinstance(parameter, Categorical):
         k = len(parameter.choices)
         index = [choice is value for choice in parameter.choices].index(True)
@@ -100,7 +100,7 @@ def test_groups_and_names():
     assert features.free_groups == (0,)
     assert validate_groups("groups", features.groups, features.num_features) == features.groups
     assert features.groups == tuple(sorted(features.groups))
-    assert not jax.tree.leaves(features)  # all static: no array to be traced
+    assert not jax.tree.leaves(features)  # all fields are static
 
 
 def test_names_that_look_like_groups_are_quoted():
@@ -118,14 +118,14 @@ def test_int_has_no_more_functions_than_values():
             assert features.group_sizes == (1, min(6, k - 1))
             with jax.enable_x64(True):
                 design = np.asarray(features(np.array([space.to_unit(dict(n=n)) for n in range(1, k + 1)])))
-            assert np.linalg.matrix_rank(design) == design.shape[1]  # with the constant, none is redundant
+            assert np.linalg.matrix_rank(design) == design.shape[1]  # no column is redundant
             if not log:  # cosines at the middles of cells are orthogonal
                 gram = design.T @ design
                 np.testing.assert_allclose(gram, np.diag(np.diag(gram)), atol=1e-12)
 
 
 @pytest.mark.parametrize("k", [2, 3, 5, 17])
-def test_contrasts(k):
+def test_contrasts_of_a_categorical(k):
     space = SearchSpace(c=Categorical(range(k)))
     features = space.features()
     with jax.enable_x64(True):
@@ -169,11 +169,11 @@ def test_every_kernel_is_bounded_by_one():
     for sizes in (dict(), dict(num_basis=3, num_pair_basis=3), dict(num_pair_basis=1)):
         features = SPACE.features(**sizes)
         check_bounded(features, key=key)
-        # The bound is met, by the numbers at the corners and by a categorical everywhere.
+        # The bound is attained: by numbers at the corners, by a categorical everywhere.
         np.testing.assert_allclose(max_kernel_diagonal(features, num_points=500, key=key), 1, rtol=1e-5)
 
 
-def test_chosen_interactions():
+def test_interactions_can_be_selected():
     features = SPACE.features(interactions=[("warm", "lam"), ["alpha", "depth"], ("lam", "warm")])
     assert features.names[7:] == ("alpha x depth", "log lam x warm")
     assert features == SPACE.features(interactions=(pair for pair in [("depth", "alpha"), ("lam", "warm")]))
@@ -191,7 +191,7 @@ def test_chosen_interactions():
 
 def test_one_parameter_and_few_functions():
     assert SearchSpace(a=Float(0, 1)).features().names == ("1", "a")
-    small = SPACE.features(num_basis=2)  # pairs have no function that the main effects do not have
+    small = SPACE.features(num_basis=2)  # num_pair_basis is at most num_basis
     assert small == SPACE.features(num_basis=2, num_pair_basis=2)
     only_choices = SearchSpace(a=Categorical(["x", "y"]), b=Categorical([1, 2, 3])).features()
     assert only_choices.group_sizes == (1, 1, 2, 2)
@@ -233,10 +233,10 @@ def test_gradient_equals_differences():
                 slope = (-3 * at[0] + 4 * at[1] - at[2]) / (2 * inward[k])
                 np.testing.assert_allclose(jacobian[:, k], slope, rtol=1e-3, atol=1e-4)
         categorical = SPACE.names.index("kind")
-        assert (jacobian[:, categorical] == 0).all()  # constant on a choice
+        assert (jacobian[:, categorical] == 0).all()  # constant on the cell of a choice
 
 
-def test_points_off_the_box():
+def test_points_outside_the_box_raise_or_give_nan():
     features = SPACE.features()
     outside = np.full((2, 6), 0.5)
     outside[1, 2] = 1.5
@@ -269,8 +269,7 @@ def test_traced_program_does_not_grow_with_the_dictionary():
     assert size(20) == size(2) < 60
 
 
-def test_a_dictionary_joins_other_maps():
-    """A dictionary is a feature map like any other, and can be joined with one."""
+def test_dictionary_concatenates_with_other_feature_maps():
     space = SearchSpace(a=Float(0, 1), c=Categorical(["x", "y"]))
     features = space.features(num_basis=3, num_pair_basis=2)
     joined = jlibo.Concatenate(features, jlibo.Cosine(2, dim=2))
@@ -294,14 +293,14 @@ def test_large_dictionaries_warn():
         assert large.features(interactions=False).num_features == 73
         assert large.features(num_pair_basis=1).num_features == 73 + 66
         assert large.features(interactions=[("p00", "p01")]).num_features == 73 + 9
-        jax.jit(lambda f, x: f(x))(features, np.full(12, 0.5))  # once made, it is silent
+        jax.jit(lambda f, x: f(x))(features, np.full(12, 0.5))  # the warning is given only on construction
     with pytest.warns(LargeDictionaryWarning) as caught:
         assert large.features(num_pair_basis=2).num_features == 337
     with pytest.warns(LargeDictionaryWarning, match="fewer: a smaller `num_basis`"):
         large.features(num_basis=30, interactions=False)
 
 
-def test_the_warning_starts_above_300_features():
+def test_warning_starts_above_300_features():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert SearchSpace(a=Float(0, 1)).features(num_basis=299).num_features == 300
@@ -332,12 +331,12 @@ def test_the_warning_starts_above_300_features():
         ),
     ],
 )
-def test_bad_dictionaries(call, message):
+def test_invalid_arguments_raise(call, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         call()
 
 
-def test_names_shorter_than_three_are_not_taken_for_pairs():
+def test_two_letter_names_are_not_read_as_pairs():
     space = SearchSpace(lr=Float(0, 1), wd=Float(0, 1))
     with pytest.raises(ValueError, match="got the entry 'lr'"):
         space.features(interactions=("lr", "wd"))

@@ -1,7 +1,7 @@
 """Random spaces and random scores: for any scores, the next configuration is in the space.
 
-The spaces are of two kinds with any ranges, so that all of a kind share compiled programs: one runs in
-float32, the default of jax, the other in float64.
+There are two kinds of space with arbitrary ranges; spaces of one kind share compiled programs. One kind runs
+in float32, the default of jax, the other in float64.
 """
 
 import math
@@ -98,11 +98,11 @@ def tune(space, past, own, maximise, seed):
 
 
 @given(plain_spaces(), st.lists(scores(8), max_size=3), scores(10), st.booleans(), st.integers(0, 99))
-def test_any_scores_in_float32(space, past, own, maximise, seed):
+def test_suggestions_are_in_the_space_for_any_scores_in_float32(space, past, own, maximise, seed):
     with jax.enable_x64(False):
         tune(space, past, own, maximise, seed)
 
 
 @given(mixed_spaces(), st.lists(scores(8), max_size=3), scores(10), st.booleans(), st.integers(0, 99))
-def test_any_scores_in_float64(space, past, own, maximise, seed):
+def test_suggestions_are_in_the_space_for_any_scores_in_float64(space, past, own, maximise, seed):
     tune(space, past, own, maximise, seed)

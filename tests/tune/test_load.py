@@ -1,4 +1,4 @@
-"""The tuner under load: long tasks, many past tasks, and processes that tell scores continually."""
+"""The tuner under load: long tasks, many past tasks, and repeated learning while scores arrive."""
 
 import math
 import threading
@@ -49,8 +49,8 @@ def teach(tuner, num_tasks, num_trials=5):
 @pytest.mark.parametrize("mode", modes.MODES)
 @pytest.mark.parametrize("num_pending", [0, 5, 90])
 @pytest.mark.parametrize("outlier", [None, -1e9, 1e4])
-def test_compressed_rows_stand_for_all_trials(mode, num_pending, outlier):
-    """Mean, standard deviation, component weights and choice are the same as with one row per trial."""
+def test_compressed_rows_equal_one_row_per_trial(mode, num_pending, outlier):
+    """Mean, standard deviation, component weights and the chosen candidate are equal."""
     rng = np.random.default_rng(3)
     num = 400
     points = np.concatenate(
@@ -89,7 +89,7 @@ def test_compressed_rows_stand_for_all_trials(mode, num_pending, outlier):
             assert np.asarray(found) == pytest.approx(np.asarray(expected), rel=1e-6, abs=1e-9)
 
 
-def test_a_question_reads_only_what_is_new(monkeypatch):
+def test_ask_reads_only_new_trials(monkeypatch):
     tuner = jlibo.Tuner(SPACE, sizes=SIZES)
     task = long_task(tuner, 600)
     task.tell(task.ask(), 0.5)
@@ -105,7 +105,7 @@ def test_a_question_reads_only_what_is_new(monkeypatch):
     assert max(counts) <= 4
 
 
-def test_a_long_task_does_not_compile_anew(monkeypatch, count_traces):
+def test_long_task_is_not_recompiled(monkeypatch, count_traces):
     suggest, suggestions = count_traces(engine.suggest)
     monkeypatch.setattr(engine, "suggest", suggest)
     sizes = {"num_basis": 2, "num_pair_basis": 2}  # not used by other tests
@@ -121,7 +121,7 @@ def test_a_long_task_does_not_compile_anew(monkeypatch, count_traces):
 
 
 @pytest.mark.parametrize("mode", modes.MODES)
-def test_a_long_task_goes_on_as_if_nothing_were_compressed(mode, monkeypatch):
+def test_long_task_equals_uncompressed(mode, monkeypatch):
     def run():
         with jax.enable_x64(True):
             tuner = jlibo.Tuner(SPACE, sizes=SIZES, mode=mode)
@@ -141,7 +141,7 @@ def test_a_long_task_goes_on_as_if_nothing_were_compressed(mode, monkeypatch):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_history_is_what_reading_all_again_gives(seed):
+def test_incremental_history_equals_full_read(seed):
     rng = np.random.default_rng(seed)
     memory = Memory.open(None, space=SPACE)
     record = memory.task("one", budget=3)
@@ -225,7 +225,7 @@ def test_past_tasks_are_bounded_in_number_and_length():
     assert arrays.thinned(trials[:200], maximise=True) == trials[:200]
 
 
-def test_learning_is_not_repeated_for_a_score_among_many(monkeypatch):
+def test_learning_is_not_repeated_for_few_new_scores(monkeypatch):
     learner = AdaptiveMetaKGL(select=False, num_steps=2)  # quick to compile
     tuner = jlibo.Tuner(SPACE, learner=learner, sizes=SIZES)
     teach(tuner, 6, 50)
@@ -241,7 +241,7 @@ def test_learning_is_not_repeated_for_a_score_among_many(monkeypatch):
         task.ask()
         # 300 scores are known: the seventh new one is more than a fiftieth of them.
         assert len(calls) == (1 if number < 6 else 2)
-    tuner.importance()  # exact, so that one new score counts
+    tuner.importance()  # `importance` learns again for any new score
     assert len(calls) == 3
     tuner.add_task("two scores", configs(2), [1.0, 2.0])
     task.ask()
@@ -251,7 +251,7 @@ def test_learning_is_not_repeated_for_a_score_among_many(monkeypatch):
     assert len(calls) == 5
 
 
-def test_few_scores_are_always_learned_from():
+def test_change_of_at_most_a_fiftieth_is_ignored():
     counts = {1: 20, 2: 2}
     assert not learning.has_changed(counts, counts)
     assert learning.has_changed(counts, {1: 21, 2: 2})
@@ -261,7 +261,7 @@ def test_few_scores_are_always_learned_from():
     assert learning.has_changed({1: 1000}, {1: 1021})
 
 
-def test_threads_that_ask_at_once_learn_once(monkeypatch):
+def test_concurrent_threads_learn_once(monkeypatch):
     tuner = jlibo.Tuner(SPACE, sizes=SIZES)
     teach(tuner, 2)
     calls, barrier = [], threading.Barrier(4)
@@ -285,10 +285,10 @@ def test_threads_that_ask_at_once_learn_once(monkeypatch):
     assert answers == [("knowledge", 2)] * 4 and len(calls) == 1
 
 
-# --- a forgotten tell ---------------------------------------------------------------------------------------
+# --- missing `tell` -----------------------------------------------------------------------------------------
 
 
-def test_a_loop_that_never_tells_says_so():
+def test_loop_without_tell_warns():
     task = jlibo.Tuner(SPACE, sizes=SIZES).task("silent", budget=4)
 
     def loop():
@@ -300,7 +300,7 @@ def test_a_loop_that_never_tells_says_so():
         loop()
 
 
-def test_a_loop_that_tells_is_quiet(recwarn):
+def test_loop_with_tell_does_not_warn(recwarn):
     tuner = jlibo.Tuner(SPACE, sizes=SIZES)
     other = tuner.task("shared", budget=4)
     other.ask()  # still running

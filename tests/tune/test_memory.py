@@ -1,4 +1,4 @@
-"""The memory as one process sees it: tasks, trials, owners and threads; its file has tests of its own."""
+"""The memory in one process: tasks, trials, owners and threads. See `test_memory_file.py` for its file."""
 
 import json
 import math
@@ -22,7 +22,7 @@ def params(alpha=0.5, lam=1.0, kind="a"):
 
 @pytest.fixture
 def path(tmp_path):
-    return tmp_path / "a memory? #1%.db"  # a name that a careless URI would break
+    return tmp_path / "a memory? #1%.db"  # characters that must be quoted in a URI
 
 
 @pytest.fixture
@@ -31,10 +31,10 @@ def memory(path):
         yield opened
 
 
-# --- what it keeps ------------------------------------------------------------------------------------------
+# --- tasks and trials ---------------------------------------------------------------------------------------
 
 
-def test_a_task_is_made_once_and_keeps_its_seed(memory, path):
+def test_task_is_created_once_and_keeps_its_seed(memory, path):
     first = memory.task("iris", budget=30, seed=5)
     assert (first.name, first.budget, first.source, first.seed) == ("iris", 30, "tuner", 5)
     assert memory.task("iris") == first
@@ -58,13 +58,13 @@ def test_a_task_is_made_once_and_keeps_its_seed(memory, path):
         {"name": "a", "source": "me"},
     ],
 )
-def test_a_bad_task_is_refused_by_name(memory, arguments):
+def test_invalid_task_arguments_raise(memory, arguments):
     with pytest.raises(ValueError, match=f"`{list(arguments)[-1]}` should be"):
         memory.task(**arguments)
     assert memory.tasks() == []
 
 
-def test_a_trial_goes_from_pending_to_complete_exactly(memory, path):
+def test_told_trial_is_stored_exactly(memory, path):
     task, owner = memory.task("iris"), new_owner()
     point = params(alpha=np.float64(0.1) + 0.2, lam=math.pi)
     trial = memory.add_trial(task.id, point, explored=True, owner=owner)
@@ -83,7 +83,7 @@ def test_a_trial_goes_from_pending_to_complete_exactly(memory, path):
 
 
 @pytest.mark.parametrize("score", [None, math.nan, math.inf, -math.inf, np.float32("nan")])
-def test_no_score_makes_a_failed_trial(memory, score):
+def test_missing_or_non_finite_score_marks_the_trial_failed(memory, score):
     task = memory.task("iris")
     trial = memory.add_trial(task.id, params(), explored=False, owner=None)
     failed = memory.tell(trial.id, score)
@@ -93,7 +93,7 @@ def test_no_score_makes_a_failed_trial(memory, score):
         memory.tell(trial.id, 1)
 
 
-def test_telling_twice_is_fine_and_telling_otherwise_is_not(memory):
+def test_repeated_tell_must_have_the_same_score(memory):
     trial = memory.add_trial(memory.task("iris").id, params(), explored=False, owner=None)
     first = memory.tell(trial.id, 0.25)
     revision = memory.revision()
@@ -108,7 +108,7 @@ def test_telling_twice_is_fine_and_telling_otherwise_is_not(memory):
         memory.tell(trial.id, "0.25")
 
 
-def test_parameters_outside_of_the_space_are_refused(memory):
+def test_parameters_outside_the_space_raise(memory):
     task = memory.task("iris")
     for bad in (params(alpha=2), params(alpha=math.nan), params(kind="c"), {"alpha": 0.5}):
         with pytest.raises(ValueError, match="params"):
@@ -118,7 +118,7 @@ def test_parameters_outside_of_the_space_are_refused(memory):
     assert memory.trials(task.id) == []
 
 
-def test_add_trial_writes_nothing_when_others_were_faster(memory):
+def test_add_trial_returns_none_if_the_expected_count_is_wrong(memory):
     task = memory.task("iris")
     assert memory.add_trial(task.id, params(), explored=False, owner=None, expected_count=1) is None
     assert memory.trials(task.id) == []
@@ -129,7 +129,7 @@ def test_add_trial_writes_nothing_when_others_were_faster(memory):
         memory.add_trial(99, params(), explored=False, owner=None)
 
 
-def test_add_finished_numbers_on_and_returns_what_is_there(memory):
+def test_add_finished_continues_numbering_and_returns_the_records(memory):
     task = memory.task("iris")
     memory.add_trial(task.id, params(), explored=False, owner=None)
     added = memory.add_finished(task.id, [(params(), 1), (params(), None)], explored=True)
@@ -141,7 +141,7 @@ def test_add_finished_numbers_on_and_returns_what_is_there(memory):
     assert memory.add_finished(task.id, []) == []
 
 
-def test_a_deleted_task_is_gone_and_its_ids_never_come_back(memory):
+def test_ids_of_deleted_tasks_are_not_reused(memory):
     task = memory.task("iris")
     trial = memory.add_trial(task.id, params(), explored=False, owner=None)
     memory.delete_task("iris")
@@ -155,7 +155,7 @@ def test_a_deleted_task_is_gone_and_its_ids_never_come_back(memory):
         memory.delete_task("wine")
 
 
-def test_the_revision_tells_when_to_learn_again_from_the_other_tasks(memory, path):
+def test_revision_grows_with_scores_of_the_other_tasks(memory, path):
     mine, other = memory.task("mine"), memory.task("other")
     seen = [memory.revision(excluding=mine.id)]
     pending = memory.add_trial(mine.id, params(), explored=False, owner=None)
@@ -184,7 +184,7 @@ def test_the_revision_tells_when_to_learn_again_from_the_other_tasks(memory, pat
 # --- owners -------------------------------------------------------------------------------------------------
 
 
-def test_pending_trials_go_to_whoever_claims_them_once_their_owner_is_gone(memory):
+def test_pending_trials_of_dead_owners_can_be_claimed_once(memory):
     task = memory.task("iris")
     living, dead, me = "living", "dead", "me"
     for owner in (living, dead, None, me):
@@ -203,7 +203,7 @@ def test_pending_trials_go_to_whoever_claims_them_once_their_owner_is_gone(memor
     assert memory.release("nobody") == 0
 
 
-def test_a_claim_is_aged_from_its_own_beginning(memory):
+def test_age_of_a_claim_counts_from_the_claim(memory):
     task = memory.task("iris")
     memory.add_trial(task.id, params(), explored=False, owner="far")
     time.sleep(0.05)
@@ -218,14 +218,14 @@ def test_a_claim_is_aged_from_its_own_beginning(memory):
     assert ages[0] >= 0.05 and ages[1] <= time.time() - begin
 
 
-def test_an_owner_is_dead_when_its_process_is():
+def test_owner_is_dead_if_its_process_is():
     mine = new_owner()
     host, start, pid, _ = mine.split(":")
     assert int(pid) == os.getpid() and new_owner() != mine
     assert not owner_is_dead(mine, age_s=1e9)
     assert not owner_is_dead(f"{host}::{pid}:x", age_s=1e9)  # a system without start times of processes
     if start:
-        assert owner_is_dead(f"{host}:{start}0:{pid}:x", age_s=0)  # the number was given to another process
+        assert owner_is_dead(f"{host}:{start}0:{pid}:x", age_s=0)  # the pid was reused by another process
     for other in (f"elsewhere:{start}:{pid}:x", "a name of the user's own", f"{host}:{start}:no:x"):
         assert not owner_is_dead(other, age_s=23 * 3600)
         assert owner_is_dead(other, age_s=25 * 3600)
@@ -237,12 +237,12 @@ def test_an_owner_is_dead_when_its_process_is():
         deadline = time.time() + 10
         while not owner_is_dead(gone, age_s=0) and time.time() < deadline:
             time.sleep(0.01)
-        assert owner_is_dead(gone, age_s=0) == bool(start)  # a zombie: seen where there is /proc
+        assert owner_is_dead(gone, age_s=0) == bool(start)  # a zombie is detected only with /proc
         os.waitpid(child, 0)
         assert owner_is_dead(gone, age_s=0)
 
 
-def test_claims_are_counted_and_a_claim_given_back_is_not(memory):
+def test_released_claims_are_not_counted(memory):
     task = memory.task("iris")
 
     def claim(owner):
@@ -260,7 +260,7 @@ def test_claims_are_counted_and_a_claim_given_back_is_not(memory):
     assert memory.trials(task.id)[1].claims == 1
 
 
-def test_an_error_in_a_transaction_leaves_no_trace(memory):
+def test_failed_transaction_is_rolled_back(memory):
     def interrupted():
         with memory.writing() as database:
             database.execute("DELETE FROM meta")
@@ -272,7 +272,7 @@ def test_an_error_in_a_transaction_leaves_no_trace(memory):
     assert len(memory.tasks()) == 1
 
 
-def test_records_are_plain_values(memory):
+def test_records_are_json_serialisable(memory):
     task = memory.task("iris")
     memory.add_finished(task.id, [(params(alpha=np.float32(0.5)), np.int64(3))])
     json.dumps([asdict(record) for records in memory.snapshot() for record in records], allow_nan=False)
@@ -281,7 +281,7 @@ def test_records_are_plain_values(memory):
 # --- threads ------------------------------------------------------------------------------------------------
 
 
-def test_many_threads_share_one_memory(memory):
+def test_threads_share_one_memory(memory):
     task = memory.task("iris")
     errors = []
 

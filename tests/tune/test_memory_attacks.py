@@ -1,4 +1,4 @@
-"""Damaged and malicious files of a memory: each raises an error that names the file and is unchanged."""
+"""Damaged and malicious memory files: opening raises an error that names the file and does not change it."""
 
 import contextlib
 import json
@@ -102,19 +102,19 @@ def flip_and_open(path, num_flips, seed):
     return same, errors
 
 
-def test_a_flipped_byte_changes_nothing_or_is_an_error(path):
+def test_flipped_bytes_have_no_effect_or_raise(path):
     same, errors = flip_and_open(path, num_flips=150, seed=1)
-    assert same > 10 and errors > 50  # empty space, and content
+    assert same > 10 and errors > 50  # flips in unused space, and in content
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [2, 3])
-def test_many_flipped_bytes_change_nothing_or_are_errors(path, seed):
+def test_many_flipped_bytes_have_no_effect_or_raise(path, seed):
     same, errors = flip_and_open(path, num_flips=2000, seed=seed)
     assert same > 100 and errors > 700
 
 
-def test_a_damaged_index_is_found(path):
+def test_damaged_index_raises(path):
     """SQLite's quick check covers only tables; with a damaged index, a lookup finds other rows."""
     fill(path)
     with contextlib.closing(sqlite3.connect(path)) as database:
@@ -167,7 +167,7 @@ BAD_TRIALS = {
 
 @pytest.mark.parametrize("sealed", [False, True])
 @pytest.mark.parametrize("name", BAD_TRIALS)
-def test_a_damaged_trial_is_one_error(path, name, sealed):
+def test_damaged_trial_raises(path, name, sealed):
     fill(path, num_tasks=2, num_trials=5)
     for column, value in BAD_TRIALS[name].items():
         mark, value = value if isinstance(value, tuple) else ("?", value)
@@ -200,7 +200,7 @@ def test_a_damaged_trial_is_one_error(path, name, sealed):
         ("changed", "x"),
     ],
 )
-def test_a_damaged_task_is_one_error(path, column, value):
+def test_damaged_task_raises(path, column, value):
     fill(path, num_tasks=2, num_trials=5)
     change(path, (f"UPDATE tasks SET {column} = ? WHERE id = 2", (value,)))
     seal(path)
@@ -219,7 +219,7 @@ def test_a_damaged_task_is_one_error(path, column, value):
         "UPDATE meta SET value = replace(value, '10000.0', '20000.0') WHERE key = 'space'",
     ],
 )
-def test_a_damaged_problem_is_one_error(path, statement):
+def test_damaged_metadata_raises(path, statement):
     fill(path, num_tasks=1, num_trials=2)
     change(path, statement)
     before = path.read_bytes()
@@ -228,7 +228,7 @@ def test_a_damaged_problem_is_one_error(path, statement):
     assert path.read_bytes() == before
 
 
-def test_a_flip_in_a_claim_is_found_before_it_is_used(path):
+def test_damaged_claim_raises_before_use(path):
     fill(path, num_tasks=1, num_trials=1)
     with Memory.open(path, space=SPACE) as memory:
         change(path, "UPDATE trials SET claimed = 'long ago' WHERE state = 'pending'")
@@ -243,7 +243,7 @@ def test_a_flip_in_a_claim_is_found_before_it_is_used(path):
         assert path.read_bytes() == before  # the damaged row did not get a valid checksum
 
 
-def test_a_minus_zero_and_odd_texts_keep_their_checksums(path):
+def test_minus_zero_and_unusual_text_keep_their_checksums(path):
     with Memory.open(path, space=SPACE) as memory:
         for name in ("ä ♥ \U0001fae8", "a\0b", "\u202e", "' \" \\"):
             task = memory.task(name)
@@ -300,7 +300,7 @@ HOSTILE = {
     ],
 }
 
-# In a process with limited memory and time, because such files could harm this one.
+# Run in a process with limited memory and time, because such files could exhaust those of the test process.
 OPEN_ALL = """
 import resource, sys
 from jlibo.tune.memory import Memory, MemoryFileError
@@ -322,7 +322,7 @@ for path in sys.argv[1:]:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-def test_a_strangers_schema_is_refused_before_it_is_used(tmp_path):
+def test_foreign_schema_is_rejected_before_use(tmp_path):
     paths = []
     for number, statements in enumerate(HOSTILE.values()):
         paths.append(tmp_path / f"{number}.db")
@@ -347,7 +347,7 @@ def test_a_strangers_schema_is_refused_before_it_is_used(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["a trigger", "another table", "another column"])
-def test_a_schema_that_changes_while_the_memory_is_open_is_noticed(path, name):
+def test_schema_change_while_open_raises(path, name):
     fill(path, num_tasks=1, num_trials=3)
     with Memory.open(path, space=SPACE) as memory:
         trial = memory.add_trial(1, POINT, explored=False, owner=None)
@@ -364,7 +364,7 @@ def test_a_schema_that_changes_while_the_memory_is_open_is_noticed(path, name):
             assert memory.tell(trial.id, 0.75).score == 0.75
 
 
-def test_a_text_of_many_megabytes_is_refused(path):
+def test_text_of_many_megabytes_raises(path):
     fill(path, num_tasks=1, num_trials=1)
     change(path, ("UPDATE trials SET params = ? WHERE id = 1", ('"' + "x" * 2**25 + '"',)))
     before = path.stat().st_size
@@ -373,7 +373,7 @@ def test_a_text_of_many_megabytes_is_refused(path):
     assert path.stat().st_size == before
 
 
-def test_a_connection_cannot_attach_or_map(path):
+def test_connection_cannot_attach_or_map(path):
     fill(path, num_tasks=1, num_trials=1)
     with Memory.open(path, space=SPACE) as memory, memory.writing() as database:
         assert database.getlimit(sqlite3.SQLITE_LIMIT_ATTACHED) == 0
@@ -390,7 +390,7 @@ def mode_of(path):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="POSIX permissions")
-def test_a_new_memory_is_the_users_own_and_an_old_one_keeps_its_mode(tmp_path):
+def test_new_file_has_mode_600_and_existing_file_keeps_its_mode(tmp_path):
     path = tmp_path / "new.db"
     with Memory.open(path, space=SPACE) as memory:
         assert mode_of(path) == 0o600
@@ -420,8 +420,8 @@ def test_a_new_memory_is_the_users_own_and_an_old_one_keeps_its_mode(tmp_path):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="POSIX permissions")
-def test_a_new_memory_is_never_readable_by_others_and_the_umask_stays(tmp_path, monkeypatch):
-    """SQLite opens the file only after it is there with its mode, whatever the umask."""
+def test_new_file_is_never_readable_by_others_and_umask_is_unchanged(tmp_path, monkeypatch):
+    """The file exists with its mode before SQLite opens it, for any umask."""
     modes = []
     real = memory_file.connect
 

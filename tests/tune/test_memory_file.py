@@ -1,4 +1,4 @@
-"""The file of a memory: which files are accepted, and that all others are unchanged, byte for byte."""
+"""The file of a memory: which files are accepted. All others are left unchanged, byte for byte."""
 
 import contextlib
 import json
@@ -24,7 +24,7 @@ def params(alpha=0.5, lam=1.0, kind="a"):
 
 @pytest.fixture
 def path(tmp_path):
-    return tmp_path / "a memory? #1%.db"  # a name that a careless URI would break
+    return tmp_path / "a memory? #1%.db"  # characters that must be quoted in a URI
 
 
 def filled(path, num_trials=3):
@@ -34,7 +34,7 @@ def filled(path, num_trials=3):
     return path
 
 
-def test_a_memory_in_ram_and_a_closed_one(tmp_path, monkeypatch):
+def test_memory_in_ram_and_closed_memory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in (None, ":memory:"):
         memory = Memory.open(name, space=SPACE)
@@ -47,7 +47,7 @@ def test_a_memory_in_ram_and_a_closed_one(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == []
 
 
-def test_the_path_holds_after_a_change_of_folder(tmp_path, monkeypatch):
+def test_path_is_absolute(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with Memory.open("here.db", space=SPACE) as memory:
         monkeypatch.chdir("/")
@@ -56,7 +56,7 @@ def test_the_path_holds_after_a_change_of_folder(tmp_path, monkeypatch):
     assert memory.path == str(tmp_path / "here.db")
 
 
-def test_an_empty_file_becomes_a_memory_and_stays_one_file(path):
+def test_empty_file_becomes_a_memory_of_one_file(path):
     path.touch()
     with pytest.raises(MemoryFileError, match="it is empty"):
         Memory.open_existing(path)
@@ -69,7 +69,7 @@ def test_an_empty_file_becomes_a_memory_and_stays_one_file(path):
     database.close()
 
 
-def test_another_problem_is_refused_line_by_line(path):
+def test_mismatch_lists_every_difference(path):
     filled(path)
     before = path.read_bytes()
     other = SearchSpace(alpha=Float(0, 2), lam=Float(1e-4, 1e4, log=True), depth=Int(1, 9))
@@ -99,7 +99,7 @@ def other_sqlite(path, *statements, journal="delete"):
 @pytest.mark.parametrize(
     "content", [b"x", b"{}\n", b"alpha,lam\n" * 1000, b"\0" * 4096, b"SQLite format 3\0" + b"\0" * 4080]
 )
-def test_a_file_that_is_not_sqlite_is_left_alone(path, content):
+def test_file_that_is_not_sqlite_is_unchanged(path, content):
     path.write_bytes(content)
     with pytest.raises(MemoryFileError, match=r"is not a memory of jlibo, it is not an SQLite file: give"):
         Memory.open(path, space=SPACE)
@@ -111,7 +111,7 @@ def test_a_file_that_is_not_sqlite_is_left_alone(path, content):
     "statements",
     [["CREATE TABLE meta (key, value)"], ["PRAGMA user_version = 1"], ["CREATE TABLE a (b)", "DROP TABLE a"]],
 )
-def test_another_programs_sqlite_file_is_left_alone(path, statements):
+def test_sqlite_file_of_another_program_is_unchanged(path, statements):
     other_sqlite(path, *statements).close()
     before = path.read_bytes()
     for mistaken in (lambda: Memory.open(path, space=SPACE), lambda: Memory.open_existing(path)):
@@ -120,7 +120,7 @@ def test_another_programs_sqlite_file_is_left_alone(path, statements):
     assert path.read_bytes() == before
 
 
-def test_another_programs_log_is_left_alone_too(path, tmp_path):
+def test_wal_file_of_another_program_is_unchanged(path, tmp_path):
     """A killed program in WAL mode leaves a log, which SQLite removes when it first opens the file."""
     running = other_sqlite(path, "CREATE TABLE a (b)", "INSERT INTO a VALUES (1)", journal="wal")
     killed = tmp_path / "killed"
@@ -135,7 +135,7 @@ def test_another_programs_log_is_left_alone_too(path, tmp_path):
 
 
 @pytest.mark.parametrize("share", [0.001, 0.1, 0.5, 0.9, 0.999])
-def test_a_truncated_memory_is_damaged_and_unchanged(path, share):
+def test_truncated_file_raises_and_is_unchanged(path, share):
     filled(path, num_trials=300)
     with open(path, "r+b") as file:
         file.truncate(int(path.stat().st_size * share))
@@ -145,7 +145,7 @@ def test_a_truncated_memory_is_damaged_and_unchanged(path, share):
     assert path.read_bytes() == before
 
 
-def test_damage_inside_of_the_file_is_found_at_the_door(path):
+def test_damage_inside_the_file_raises_on_opening(path):
     filled(path, num_trials=300)
     data = bytearray(path.read_bytes())
     middle = len(data) // 2 // 4096 * 4096
@@ -166,14 +166,14 @@ def test_damage_inside_of_the_file_is_found_at_the_door(path):
         "DROP TABLE meta",
     ],
 )
-def test_a_memory_whose_problem_cannot_be_read_says_so(path, statement):
+def test_unreadable_metadata_raises(path, statement):
     filled(path)
     other_sqlite(path, statement).close()
     with pytest.raises(MemoryFileError, match=r"is damaged|no such table"):
         Memory.open(path, space=SPACE)
 
 
-def test_a_row_edited_by_hand_is_an_error_and_not_a_crash(path):
+def test_edited_row_raises_memory_file_error(path):
     filled(path)
     other_sqlite(path, "UPDATE trials SET params = '{' WHERE number = 1").close()
     with Memory.open(path, space=SPACE) as memory, pytest.raises(MemoryFileError, match="is damaged"):
@@ -196,7 +196,7 @@ def test_a_row_edited_by_hand_is_an_error_and_not_a_crash(path):
         ("task_id", "99"),
     ],
 )
-def test_the_file_itself_refuses_rows_that_make_no_sense(path, column, value):
+def test_schema_constraints_reject_invalid_rows(path, column, value):
     filled(path)
     database = other_sqlite(path, "PRAGMA foreign_keys = ON")
     with pytest.raises(sqlite3.IntegrityError):
@@ -204,7 +204,7 @@ def test_the_file_itself_refuses_rows_that_make_no_sense(path, column, value):
     database.close()
 
 
-def test_a_newer_format_is_refused(path):
+def test_newer_format_raises(path):
     filled(path)
     other_sqlite(path, "PRAGMA user_version = 3").close()
     before = path.read_bytes()
@@ -213,7 +213,7 @@ def test_a_newer_format_is_refused(path):
     assert path.read_bytes() == before
 
 
-# The tables of format 1, as they were written then.
+# The schema of format 1.
 VERSION_1 = (
     """CREATE TABLE meta (
         key TEXT PRIMARY KEY NOT NULL,
@@ -250,7 +250,7 @@ TIME = "2026-03-01T09:30:00.125000Z"
 
 
 def version_1(path):
-    """A memory of format 1: a complete trial, a failed one, a pending one with an owner and one without."""
+    """Write a memory of format 1 with a complete, a failed, an owned pending and a free pending trial."""
     database = other_sqlite(path, "BEGIN", *VERSION_1)
     meta = {"space": json.dumps(SPACE.spec()), "maximise": "1", "jlibo": "0.1.0", "deleted": "3"}
     database.executemany("INSERT INTO meta VALUES (?, ?)", list(meta.items()))
@@ -280,7 +280,7 @@ def schema_of(path):
     return [(*row, sql and re.sub(r"\s+", "", sql)) for *row, sql in rows]
 
 
-def test_format_1_becomes_format_2_with_everything_in_it(path, tmp_path):
+def test_migration_from_format_1_keeps_all_content(path, tmp_path):
     version_1(path)
     with Memory.open(path, space=SPACE) as memory:
         (task,), trials = memory.snapshot()
@@ -296,12 +296,12 @@ def test_format_1_becomes_format_2_with_everything_in_it(path, tmp_path):
         assert memory.revision() == 7
         assert memory.add_trial(4, params(), explored=False, owner=None).id == 7
     filled(tmp_path / "new.db")
-    assert schema_of(path) == schema_of(tmp_path / "new.db")  # a migrated file is like a new one
+    assert schema_of(path) == schema_of(tmp_path / "new.db")  # a migrated file has the schema of a new one
     with contextlib.closing(other_sqlite(path)) as database:
         assert database.execute("PRAGMA user_version").fetchone() == (2,)
 
 
-def test_a_migration_happens_in_one_go_or_not_at_all(path, monkeypatch):
+def test_migration_is_atomic(path, monkeypatch):
     version_1(path)
     before = path.read_bytes()
     monkeypatch.setattr(memory_schema, "MIGRATIONS", {})
@@ -321,7 +321,7 @@ def test_a_migration_happens_in_one_go_or_not_at_all(path, monkeypatch):
         assert len(memory.all_trials()) == 4
 
 
-def test_places_that_cannot_hold_a_memory(tmp_path):
+def test_unusable_paths_raise(tmp_path):
     for path, words in [
         (tmp_path, "is a folder"),
         (tmp_path / "no" / "such.db", "there is no folder"),
@@ -336,7 +336,7 @@ def test_places_that_cannot_hold_a_memory(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def test_a_lock_held_too_long_is_an_error_and_not_a_hang(path, monkeypatch):
+def test_lock_timeout_raises(path, monkeypatch):
     monkeypatch.setattr(memory_file, "BUSY_SECONDS", 0.1)
     filled(path)
     with Memory.open(path, space=SPACE) as memory:
@@ -351,7 +351,7 @@ def test_a_lock_held_too_long_is_an_error_and_not_a_hang(path, monkeypatch):
         memory.task("wine")
 
 
-def test_a_file_deleted_or_replaced_in_use_is_noticed(path, tmp_path):
+def test_file_moved_or_replaced_while_open_raises(path, tmp_path):
     filled(path)
     with Memory.open(path, space=SPACE) as memory:
         os.replace(path, tmp_path / "moved.db")
@@ -364,7 +364,7 @@ def test_a_file_deleted_or_replaced_in_use_is_noticed(path, tmp_path):
             memory.task("wine")
 
 
-def test_a_full_database_changes_nothing(path):
+def test_write_to_a_full_database_is_rolled_back(path):
     filled(path)
     with Memory.open(path, space=SPACE) as memory:
         task, before = memory.tasks()[0], memory.snapshot()
@@ -380,7 +380,7 @@ def test_a_full_database_changes_nothing(path):
         assert len(memory.all_trials()) == 1003
 
 
-def test_a_damaged_file_of_an_older_format_is_not_migrated(path):
+def test_damaged_file_of_an_older_format_is_not_migrated(path):
     for statement in (
         "UPDATE trials SET params = '{}' WHERE id = 3",
         "UPDATE trials SET created = 'then' WHERE id = 3",
@@ -394,7 +394,7 @@ def test_a_damaged_file_of_an_older_format_is_not_migrated(path):
         assert path.read_bytes() == before
 
 
-def test_an_older_format_that_is_damaged_can_be_salvaged(path, tmp_path):
+def test_damaged_file_of_an_older_format_can_be_salvaged(path, tmp_path):
     version_1(path)
     with open(path, "r+b") as file:
         file.write(b"\0" * 100)
@@ -410,7 +410,7 @@ def test_an_older_format_that_is_damaged_can_be_salvaged(path, tmp_path):
         ]
 
 
-def test_an_older_format_that_cannot_be_written_is_read(path, monkeypatch):
+def test_read_only_file_of_an_older_format_can_be_read(path, monkeypatch):
     version_1(path)
     before = path.read_bytes()
     real = memory_file.connect

@@ -1,4 +1,5 @@
-"""The memory under real processes: killed at random moments, many at once, forked, without space or rights.
+"""The memory in several processes: killed at random moments, concurrent, forked, without disk space or
+permissions.
 
 Importing jlibo takes longer than the work of a child, so each test is one script in a separate process, which
 imports once and forks its children before any thread of jax exists.
@@ -55,8 +56,8 @@ def run(script, path):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_a_hundred_kills_lose_nothing_that_was_acknowledged(tmp_path):
-    """Two children at a time add, claim and tell, and are killed at random moments, some while they open."""
+def test_killed_processes_lose_no_acknowledged_writes(tmp_path):
+    """100 children, two at a time, add, claim and tell; all are killed at random moments, some on opening."""
     script = """
     import select
     BATCH = [(POINT, 1.0)] * 50
@@ -135,7 +136,7 @@ def test_a_hundred_kills_lose_nothing_that_was_acknowledged(tmp_path):
 
 
 @pytest.mark.parametrize("names", [("iris", "iris"), ("iris", "wine")])
-def test_two_processes_tell_at_once(tmp_path, names):
+def test_two_processes_tell_concurrently(tmp_path, names):
     script = f"""
     def work(name, start):
         os.read(start, 1)
@@ -170,7 +171,7 @@ def test_two_processes_tell_at_once(tmp_path, names):
             assert sorted(t.score for t in share) == sorted([float(i) for i in range(200)] * times)
 
 
-def test_many_processes_begin_one_memory_and_one_wins_each_claim(tmp_path):
+def test_concurrent_creation_and_claims_are_exclusive(tmp_path):
     script = """
     def work(start):
         os.read(start, 1)
@@ -204,8 +205,8 @@ def test_many_processes_begin_one_memory_and_one_wins_each_claim(tmp_path):
     assert run(script, tmp_path / "memory.db") == list(range(40))
 
 
-def test_a_forked_process_connects_anew(tmp_path):
-    """Also when another thread is in the middle of a transaction at the moment of the fork."""
+def test_forked_process_opens_a_new_connection(tmp_path):
+    """Holds also if another thread is inside a transaction during the fork."""
     script = """
     import threading
     memory = Memory.open(path, space=SPACE)
@@ -243,8 +244,8 @@ def test_a_forked_process_connects_anew(tmp_path):
     assert run(script, tmp_path / "memory.db") == 20
 
 
-def test_a_disk_without_space_keeps_what_was_there(tmp_path):
-    """The system prevents all files of the process from growing beyond the size of the memory."""
+def test_full_disk_keeps_existing_content(tmp_path):
+    """RLIMIT_FSIZE prevents all files of the process from growing beyond the size of the memory."""
     script = """
     import resource
     with Memory.open(path, space=SPACE) as memory:
@@ -275,7 +276,7 @@ def test_a_disk_without_space_keeps_what_was_there(tmp_path):
 
 
 @pytest.mark.parametrize("what", ["file", "folder", "unreadable"])
-def test_a_memory_that_may_not_be_written_can_be_read(what):
+def test_memory_without_write_permission_can_be_read(what):
     """Root bypasses permissions, so the script changes to another user."""
     script = f"""
     if os.getuid() == 0:
@@ -299,7 +300,7 @@ def test_a_memory_that_may_not_be_written_can_be_read(what):
         found["new"] = str(error)
     print(json.dumps(found))
     """
-    # Not in `tmp_path`, into which another user cannot look.
+    # Not in `tmp_path`, which another user cannot read.
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "memory.db")
         with Memory.open(path, space=SPACE) as memory:

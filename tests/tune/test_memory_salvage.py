@@ -1,4 +1,4 @@
-"""Salvage: salvaged rows are correct, lost ones are counted, and no file is partly written."""
+"""Salvage of damaged files: rows found are correct, lost ones are counted, and no file is partly written."""
 
 import contextlib
 import os
@@ -42,7 +42,7 @@ def fill(path, num_tasks=4, num_trials=50, maximise=True):
 
 
 def content_of(path):
-    """The trials by task and number, and the tasks by name; without ids and owners."""
+    """Return the trials by task and number, and the tasks by name; without ids and owners."""
     with Memory.open_existing(path) as memory:
         tasks, trials = memory.snapshot()
     names = {task.id: task.name for task in tasks}
@@ -72,7 +72,7 @@ def overwrite(path, place, data):
         file.write(data)
 
 
-def test_a_whole_memory_comes_out_whole(path, new):
+def test_undamaged_memory_is_salvaged_completely(path, new):
     before = fill(path, maximise=False)
     report = salvage(path, new)
     assert report.complete and (report.num_tasks, report.num_trials) == (4, 204)
@@ -88,13 +88,13 @@ def test_a_whole_memory_comes_out_whole(path, new):
 
 @pytest.mark.parametrize("name", ["trials", "tasks", "sqlite_autoindex_trials_1", "sqlite_autoindex_tasks_1"])
 @pytest.mark.parametrize("noise", [b"\0" * PAGE, b"\xff" * PAGE, random.Random(1).randbytes(PAGE)])
-def test_a_lost_root_page_loses_only_what_was_on_it(path, new, name, noise):
+def test_lost_root_page_loses_only_its_own_rows(path, new, name, noise):
     trials, tasks = fill(path)
     overwrite(path, (root_of(path, name) - 1) * PAGE, noise)
     damaged = path.read_bytes()
     report = salvage(path, new)
     found, found_tasks = content_of(new)
-    if name == "tasks":  # few enough to fit on the one page: names are gone, trials are kept together
+    if name == "tasks":  # all tasks are on this page: names are lost, trials stay grouped by task
         assert report.lost == {"task: its page cannot be read": 4} and not report.complete
         assert sorted(found_tasks) == [f"salvaged task {number}" for number in (1, 2, 3, 4)]
         assert {(f"task {int(task[-1]) - 1}", n): v for (task, n), v in found.items()} == trials
@@ -104,7 +104,7 @@ def test_a_lost_root_page_loses_only_what_was_on_it(path, new, name, noise):
     assert path.read_bytes() == damaged
 
 
-def test_a_lost_leaf_is_counted_exactly(path, new):
+def test_lost_leaf_is_counted_exactly(path, new):
     trials, tasks = fill(path)
     data = path.read_bytes()
     leaf = next(n for n in range(len(data) // PAGE - 1, 0, -1) if data[n * PAGE] == 0x0D)
@@ -117,7 +117,7 @@ def test_a_lost_leaf_is_counted_exactly(path, new):
 
 
 @pytest.mark.parametrize("place", [0, 16, 18, 24, 28, 32, 40, 44, 56, 60, 68, 92, 100, 108, 3000])
-def test_a_damaged_header_or_schema_loses_nothing(path, new, place):
+def test_damaged_header_or_schema_loses_nothing(path, new, place):
     before = fill(path)
     overwrite(path, place, b"\xa5" * 12)
     damaged = path.read_bytes()
@@ -126,7 +126,7 @@ def test_a_damaged_header_or_schema_loses_nothing(path, new, place):
     assert path.read_bytes() == damaged
 
 
-def test_a_hostile_schema_is_left_behind(path, new):
+def test_hostile_schema_is_not_copied(path, new):
     before = fill(path)
     change(
         path,
@@ -159,7 +159,7 @@ def test_damaged_rows_are_counted_by_reason(path, new):
     assert content_of(new)[0]["task 0", 2][2] == 0.25
 
 
-def test_an_unreadable_space_has_to_be_given(path, new):
+def test_unreadable_space_must_be_given(path, new):
     before = fill(path, maximise=False)
     change(path, "UPDATE meta SET value = '{' WHERE key = 'space'")
     with pytest.raises(MemoryFileError, match=r"search space .* cannot be read: give it with --space"):
@@ -171,7 +171,7 @@ def test_an_unreadable_space_has_to_be_given(path, new):
         assert memory.maximise is False
 
 
-def test_what_cannot_be_salvaged(path, new, tmp_path):
+def test_invalid_source_or_target_raises(path, new, tmp_path):
     fill(path, num_tasks=1, num_trials=2)
     other = tmp_path / "other.txt"
     other.write_text("words " * 5000)
@@ -193,8 +193,8 @@ def test_what_cannot_be_salvaged(path, new, tmp_path):
     assert other.read_text() == "words " * 5000
 
 
-def test_a_transaction_that_was_cut_short_is_undone(path, new, tmp_path):
-    """The file and the journal of a process that was killed while it wrote."""
+def test_interrupted_transaction_is_rolled_back(path, new, tmp_path):
+    """The file and the journal are those of a process that was killed during a write."""
     before = fill(path)
     database = sqlite3.connect(path, isolation_level=None)
     database.execute("PRAGMA cache_size = 1")  # so that pages are written before the commit
@@ -212,7 +212,7 @@ def test_a_transaction_that_was_cut_short_is_undone(path, new, tmp_path):
     assert killed.read_bytes() == damaged
 
 
-def test_pages_that_lead_in_circles_come_to_an_end(path, new):
+def test_cyclic_pages_terminate(path, new):
     """Each child of the root is the same leaf; then the root is its own child."""
     fill(path)
     place = (root_of(path, "trials") - 1) * PAGE
@@ -232,7 +232,7 @@ def test_pages_that_lead_in_circles_come_to_an_end(path, new):
         new.unlink()
 
 
-def test_a_target_that_appears_meanwhile_is_not_replaced(path, new, monkeypatch):
+def test_target_created_meanwhile_is_not_replaced(path, new, monkeypatch):
     fill(path, num_tasks=1, num_trials=2)
     link = os.link
 
@@ -288,20 +288,20 @@ def salvage_at_random(path, new, num, seed):
     return counts
 
 
-def test_random_damage_gives_true_rows_or_an_error(path, new):
+def test_random_damage_gives_correct_rows_or_raises(path, new):
     whole, part, nothing = salvage_at_random(path, new, num=25, seed=4)
     assert whole > 3 and part > 3 and nothing < 10
 
 
 @pytest.mark.slow
-def test_much_random_damage_gives_true_rows_or_an_error(path, new):
+def test_much_random_damage_gives_correct_rows_or_raises(path, new):
     whole, part, nothing = salvage_at_random(path, new, num=500, seed=5)
     assert whole > 100 and part > 100 and nothing < 100
 
 
 @pytest.mark.skipif(os.name != "posix", reason="POSIX signals")
-def test_a_killed_salvage_leaves_no_half_file(path, new):
-    """Killed at random moments, forked after the imports; a last run removes what the others left."""
+def test_killed_salvage_leaves_no_partial_file(path, new):
+    """Children are forked after the imports and killed at random moments; a last run removes their files."""
     trials, _ = fill(path, num_tasks=2, num_trials=1000)
     script = """
     import os, random, signal, sys, time

@@ -1,4 +1,4 @@
-"""Threads and processes that share a task: no configuration is tried twice while there are others."""
+"""Threads and processes that share a task: no configuration is tried twice while untried ones remain."""
 
 import json
 import os
@@ -41,7 +41,7 @@ def add_a_rival(tuner, monkeypatch):
 
 @pytest.mark.parametrize("space", [SPACE, SMALL])
 @pytest.mark.parametrize("mode", ["adaptive", "paper"])
-def test_a_rival_that_is_always_faster_leads_to_no_duplicates(space, mode, monkeypatch):
+def test_lost_races_give_no_duplicates(space, mode, monkeypatch):
     monkeypatch.setattr(task_module, "MAX_RACES", 1)
     tuner = jlibo.Tuner(space, mode=mode, sizes=SIZES)
     task = tuner.task("shared", budget=30)
@@ -52,8 +52,8 @@ def test_a_rival_that_is_always_faster_leads_to_no_duplicates(space, mode, monke
     assert len(set(found)) == len(found)
 
 
-def test_a_shared_budget_is_not_overspent_after_many_races(monkeypatch):
-    monkeypatch.setattr(task_module, "MAX_RACES", 0)  # as if all races were lost
+def test_shared_budget_is_not_exceeded_after_lost_races(monkeypatch):
+    monkeypatch.setattr(task_module, "MAX_RACES", 0)  # no suggestion is recomputed after a lost race
     tuner = jlibo.Tuner(SPACE, sizes=SIZES)
     task = tuner.task("shared", budget=3)
     add_a_rival(tuner, monkeypatch)
@@ -62,7 +62,7 @@ def test_a_shared_budget_is_not_overspent_after_many_races(monkeypatch):
     assert len(tuner.memory.all_trials()) == 3
 
 
-def test_a_small_space_is_shared_out_before_anything_is_tried_twice(monkeypatch):
+def test_small_shared_space_is_exhausted_before_repeats(monkeypatch):
     monkeypatch.setattr(task_module, "MAX_RACES", 1)
     tuner = jlibo.Tuner(SMALL, sizes=SIZES)
     task = tuner.task("shared", budget=30)
@@ -74,7 +74,7 @@ def test_a_small_space_is_shared_out_before_anything_is_tried_twice(monkeypatch)
 
 
 @pytest.mark.parametrize("num_left", [1, 7])
-def test_a_finite_space_larger_than_the_pool_is_tried_whole(num_left):
+def test_finite_space_larger_than_the_candidate_pool_is_exhausted(num_left):
     space = SearchSpace(a=Int(1, 30), b=Int(0, 39))  # 1200, of which 1024 are candidates
     assert candidates.whole_space(space) is None
     points = candidates._configurations(space, np.arange(1200))
@@ -88,10 +88,10 @@ def test_a_finite_space_larger_than_the_pool_is_tried_whole(num_left):
     task = tuner.task("long")
     asked = keys(task.ask() for _ in range(num_left))
     assert sorted(asked) == sorted(json.dumps(configs[place], sort_keys=True) for place in left)
-    assert task.ask().params in configs  # and then again
+    assert task.ask().params in configs  # all were tried, so one is repeated
 
 
-def test_untried_points_of_many_spaces():
+def test_untried_points_are_in_the_space_and_new():
     rng = np.random.default_rng(0)
     huge = SearchSpace(a=Int(0, 2**40), b=Int(0, 2**40))
     for space in (SPACE, SMALL, SearchSpace(a=Int(1, 2)), SearchSpace(a=Int(0, 2**40)), huge):
@@ -106,7 +106,7 @@ def test_untried_points_of_many_spaces():
     assert candidates.untried(SMALL, whole, seed=(1,)) is None
 
 
-def test_many_points_are_compared_as_few_are():
+def test_tree_search_equals_brute_force():
     rng = np.random.default_rng(1)
     points = np.round(rng.uniform(size=(1500, 3)), 2)
     others = np.concatenate([points[::7] + rng.uniform(-4e-10, 4e-10, (215, 3)), rng.uniform(size=(100, 3))])
@@ -118,7 +118,7 @@ def test_many_points_are_compared_as_few_are():
     assert candidates._distance(others, points) == pytest.approx(np.min(many, axis=0))
 
 
-def test_threads_that_share_a_task_try_nothing_twice(tmp_path):
+def test_threads_sharing_a_task_try_nothing_twice(tmp_path):
     tuner = jlibo.Tuner(SPACE, memory=tmp_path / "memory.db", sizes=SIZES)
     shared, errors, asked = tuner.task("shared", budget=200), [], []
     barrier = threading.Barrier(8)
@@ -133,7 +133,7 @@ def test_threads_that_share_a_task_try_nothing_twice(tmp_path):
         except BaseException as error:
             errors.append(error)
 
-    # Some share an object, the others the file alone.
+    # Some threads share an object, the others only the file.
     tasks = [shared] * 5 + [tuner.task("shared") for _ in range(3)]
     threads = [threading.Thread(target=work, args=[task]) for task in tasks]
     for thread in threads:
@@ -161,7 +161,7 @@ WORKER = """
 
 
 @pytest.mark.slow
-def test_processes_that_share_a_task_try_nothing_twice(tmp_path):
+def test_processes_sharing_a_task_try_nothing_twice(tmp_path):
     path = tmp_path / "memory.db"
     space = SearchSpace(a=Int(1, 20), b=Int(1, 9))
     Memory.open(path, space=space).close()
@@ -176,7 +176,7 @@ def test_processes_that_share_a_task_try_nothing_twice(tmp_path):
         for _ in range(8)
     ]
     try:
-        for worker in workers:  # all begin at once, when each has compiled
+        for worker in workers:  # all start together, after each has compiled
             assert worker.stdout.readline() == "ready\n"
         for worker in workers:
             worker.stdin.write("go\n")

@@ -1,4 +1,4 @@
-"""Search spaces: round trips between values and unit points, the space as an object, messages."""
+"""Search spaces: round trips between values and unit points, the mapping interface, error messages."""
 
 import copy
 import dataclasses
@@ -86,7 +86,7 @@ def same(parameter, value, other):
 
 @examples
 @given(st.data())
-def test_a_configuration_comes_back_from_its_unit_point(data):
+def test_to_unit_then_from_unit_is_the_identity(data):
     space = SearchSpace(data.draw(spaces))
     params = {name: data.draw(values_of(parameter)) for name, parameter in space.items()}
     point = space.to_unit(params)
@@ -100,7 +100,7 @@ def test_a_configuration_comes_back_from_its_unit_point(data):
 
 @examples
 @given(st.data())
-def test_any_unit_point_is_a_configuration_inside(data):
+def test_from_unit_of_any_point_is_in_the_space(data):
     space = SearchSpace(data.draw(spaces))
     corner_or_inside = st.sampled_from([0.0, 1.0, 0.5]) | floats(0, 1)
     points = np.array(
@@ -122,7 +122,7 @@ def test_any_unit_point_is_a_configuration_inside(data):
 
 
 @pytest.mark.parametrize("parameter", [Int(-3, 12), Int(1, 300, log=True), Int(7, 8), Int(7, 8, log=True)])
-def test_every_int_comes_back_also_from_float32(parameter):
+def test_int_round_trip_in_float32(parameter):
     space = SearchSpace(n=parameter)
     numbers = range(parameter.low, parameter.high + 1)
     units = np.array([space.to_unit(dict(n=n)) for n in numbers])
@@ -135,13 +135,13 @@ def test_every_int_comes_back_also_from_float32(parameter):
 
 
 @pytest.mark.parametrize("log", [False, True])
-def test_the_largest_ints_come_back(log):
+def test_int_round_trip_up_to_2_to_the_40(log):
     space = SearchSpace(n=Int(1, 2**40, log=log))
     for n in (1, 2, 3, 2**39 - 1, 2**40 - 2, 2**40 - 1, 2**40, *generator().integers(1, 2**40, 200).tolist()):
         assert space.from_unit(space.to_unit(dict(n=n))) == dict(n=n)
 
 
-def test_known_places():
+def test_to_unit_of_known_values():
     point = SPACE.to_unit(CONFIGURATION)
     ends = np.log(0.5), np.log(4096.5)
     expected = [0.25, 1.5 / 8, 1.5 / 4, 3 / 7, (np.log(64) - ends[0]) / (ends[1] - ends[0]), 1.5 / 2]
@@ -149,7 +149,7 @@ def test_known_places():
     assert SPACE.from_unit(point) == CONFIGURATION | {"lam": pytest.approx(1e-3, rel=1e-12)}
 
 
-def test_ends_are_exact():
+def test_bounds_are_exact():
     space = SearchSpace(a=Float(0.1, 0.7), b=Float(1e-7, 3e-3, log=True), c=Int(2, 5), d=Int(2, 5, log=True))
     assert space.from_unit(np.zeros(4)) == dict(a=0.1, b=1e-7, c=2, d=2)
     assert space.from_unit(np.ones(4)) == dict(a=0.7, b=3e-3, c=5, d=5)
@@ -157,7 +157,7 @@ def test_ends_are_exact():
     np.testing.assert_array_equal(space.to_unit(dict(a=0.7, b=3e-3, c=5, d=5))[:2], 1)
 
 
-def test_round_off_past_an_end_is_forgiven():
+def test_round_off_beyond_a_bound_is_clipped():
     space = SearchSpace(a=Float(-1, 1), b=Float(1e-5, 1e5, log=True))
     params = dict(a=1 + 1e-15, b=1e-5 * (1 - 1e-15))
     assert space.validate(params) == dict(a=1.0, b=1e-5)
@@ -167,7 +167,7 @@ def test_round_off_past_an_end_is_forgiven():
         space.to_unit(dict(a=0, b=0.99999e-5))
 
 
-def test_plain_values_of_foreign_scalars():
+def test_numpy_and_jax_scalars_become_python_values():
     params = dict(
         alpha=np.float32(0.25),
         depth=np.int64(3),
@@ -182,7 +182,7 @@ def test_plain_values_of_foreign_scalars():
     json.dumps(plain, allow_nan=False)
 
 
-def test_types_of_choices_are_not_mixed_up():
+def test_choices_of_different_types_are_distinct():
     space = SearchSpace(c=Categorical([1, True, 1.0, "1", None, 0]))
     for index, choice in enumerate([1, True, 1.0, "1", None, 0]):
         unit = space.to_unit(dict(c=choice))
@@ -199,7 +199,7 @@ def test_types_of_choices_are_not_mixed_up():
     assert len({Categorical([True, 2]), Categorical([1, 2]), Categorical(range(1, 3))}) == 2
 
 
-# --- the space as an object ---
+# --- mapping interface ---
 
 
 def test_space_is_a_mapping_sorted_by_name():
@@ -228,7 +228,7 @@ def test_space_is_immutable_hashable_and_can_be_copied():
     assert dict(SPACE) != SPACE and SearchSpace({**SPACE, "alpha": Float(0, 2)}) != SPACE
 
 
-def test_repr_is_one_parameter_a_line_and_can_be_read_back():
+def test_repr_has_one_line_per_parameter_and_evaluates():
     assert repr(SearchSpace(b=Int(1, 8, log=True), a=Float(0, 2.5))) == (
         "SearchSpace({\n    'a': Float(0, 2.5),\n    'b': Int(1, 8, log=True),\n})"
     )
@@ -237,7 +237,7 @@ def test_repr_is_one_parameter_a_line_and_can_be_read_back():
 
 @examples
 @given(spaces)
-def test_spec_goes_through_json(chosen):
+def test_spec_round_trips_through_json(chosen):
     space = SearchSpace(chosen)
     text = json.dumps(space.spec(), allow_nan=False)
     again = SearchSpace.from_spec(json.loads(text))
@@ -245,7 +245,7 @@ def test_spec_goes_through_json(chosen):
     assert space.difference(again) == []
 
 
-def test_spec_as_it_is_written():
+def test_spec_format():
     space = SearchSpace(b=Categorical(["x", 1]), a=Int(1, 8, log=True), c=Float(0, 1))
     assert space.spec() == {
         "version": 1,
@@ -271,7 +271,7 @@ def test_difference():
     assert there.difference(here)[1] == "'b' is only there: Int(1, 3)"
 
 
-def test_samples_are_stratified_snapped_and_repeatable():
+def test_samples_are_stratified_snapped_and_reproducible():
     num = 40
     points = SPACE.sample_unit(num, rng=generator(3))
     assert points.shape == (num, 6) and points.dtype == np.float64
@@ -281,20 +281,20 @@ def test_samples_are_stratified_snapped_and_repeatable():
     for name in ("alpha", "lam"):  # one point in each of the equal strata
         column = points[:, SPACE.names.index(name)]
         assert sorted(np.floor(column * num + 1e-9).astype(int)) == list(range(num))
-    for name in ("depth", "kind", "warm"):  # each value as often as the others
+    for name in ("depth", "kind", "warm"):  # each value equally often
         _, counts = np.unique(points[:, SPACE.names.index(name)], return_counts=True)
         assert len(counts) == SPACE[name].num_values and counts.min() == counts.max() == num / len(counts)
     assert SPACE.sample_unit(1, rng=generator()).shape == (1, 6)
 
 
-def test_space_modules_do_not_name_jax():
+def test_space_modules_do_not_import_jax():
     for module in ("space", "parameters"):
         path = f"{next(iter(jlibo.__path__))}/tune/space/{module}.py"
         with open(path, encoding="utf-8") as file:
             assert not re.search(r"^\s*(import|from) (jax|equinox)\b", file.read(), re.MULTILINE)
 
 
-# --- messages about the space ---
+# --- error messages ---
 
 
 @pytest.mark.parametrize(
@@ -347,7 +347,7 @@ def test_space_modules_do_not_name_jax():
         (lambda: SPACE.difference(dict(SPACE)), "`other` should be a SearchSpace"),
     ],
 )
-def test_bad_spaces_and_points(call, message):
+def test_invalid_spaces_and_points_raise(call, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         call()
 
@@ -381,17 +381,17 @@ def test_bad_spaces_and_points(call, message):
         (dict(extra=1.0), "'warm', but got the unknown name 'extra'."),
     ],
 )
-def test_bad_configurations(change, message):
+def test_invalid_values_raise(change, message):
     for method in (SPACE.to_unit, SPACE.validate):
         with pytest.raises(ValueError, match=re.escape(message)):
             method(CONFIGURATION | change)
 
 
-def test_bad_configurations_as_a_whole():
+def test_invalid_configurations_raise():
     missing = {name: value for name, value in CONFIGURATION.items() if name != "lam"}
     with pytest.raises(ValueError, match="'lam', 'units', 'warm', but got none for 'lam'"):
         SPACE.to_unit(missing)
-    with pytest.raises(ValueError, match="did you mean 'lam'"):  # misspelt, thus missing as well
+    with pytest.raises(ValueError, match="did you mean 'lam'"):  # 'lam' is missing too; the hint has priority
         SPACE.to_unit(missing | {"lamb": 1.0})
     with pytest.raises(ValueError, match=r"`params` should be a mapping .* but got \[0.5\] \(list\)"):
         SPACE.to_unit([0.5])
@@ -436,6 +436,6 @@ def test_bad_configurations_as_a_whole():
         ),
     ],
 )
-def test_bad_specs(spec, message):
+def test_invalid_specs_raise(spec, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         SearchSpace.from_spec(spec)

@@ -47,7 +47,7 @@ def tune(tuner, number):
 
 
 def curve(params, peak=1.0):
-    """Beta matters, with its best at 10 to the power of `peak`; alpha hardly does."""
+    """Return a score with its maximum at beta = 10**peak, and a weak effect of alpha."""
     return 1 - (np.log10(params["beta"]) - peak) ** 2 / 9 - 0.02 * (params["alpha"] - 0.5) ** 2
 
 
@@ -70,7 +70,7 @@ def replay(tuner, result, number):
 
 
 @pytest.mark.parametrize("mode", modes.MODES)
-def test_the_same_actions_as_in_a_simulation(mode):
+def test_actions_equal_simulation_from_the_second_task(mode):
     """In the first task the simulator uses an initial scale, while the tuner uses the scale of the scores, so
     the first task is replayed. From the second task on both are equal."""
     result = simulate(mode, modes.make_scaling())
@@ -83,8 +83,8 @@ def test_the_same_actions_as_in_a_simulation(mode):
 
 
 @pytest.mark.parametrize("mode", modes.MODES)
-def test_the_same_actions_from_the_first_task_on(mode):
-    """With an initial scale of hardly any weight, so that the first task uses the scale of its scores too."""
+def test_actions_equal_simulation_from_the_first_task(mode):
+    """The initial scale has hardly any weight, so that the first task also uses the scale of its scores."""
     scaling = jlibo.Standardise(weight=1e-9)
     result = simulate(mode, scaling)
     tuner = jlibo.Tuner(SPACE, mode=mode, candidates=CONFIGS, seed=SEED)
@@ -96,7 +96,7 @@ def test_the_same_actions_from_the_first_task_on(mode):
 
 
 @pytest.mark.parametrize("mode", modes.MODES)
-def test_opened_again_it_goes_on_as_if_it_had_stayed_open(tmp_path, mode):
+def test_reopened_tuner_equals_one_that_stayed_open(tmp_path, mode):
     def run(path, num_at_once):
         asked = []
         for name, peak in (("one", 0.5), ("two", 1.0)):
@@ -112,7 +112,7 @@ def test_opened_again_it_goes_on_as_if_it_had_stayed_open(tmp_path, mode):
 
 
 @pytest.mark.parametrize("mode", modes.MODES)
-def test_to_minimise_is_to_maximise_the_negative(mode):
+def test_minimising_equals_maximising_the_negative(mode):
     runs = []
     for maximise, sign in ((True, 1), (False, -1)):
         tuner = jlibo.Tuner(SPACE, maximise=maximise, mode=mode)
@@ -124,20 +124,20 @@ def test_to_minimise_is_to_maximise_the_negative(mode):
     assert runs[0] == runs[1]
 
 
-def test_the_paper_mode_explores_as_scheduled():
+def test_paper_mode_explores_as_scheduled():
     tuner = jlibo.Tuner(SPACE, mode="paper")
     counts = tuner.model.learner.exploration.counts(3, 12)
     for number in range(3):
         with tuner.task(f"task {number}", budget=12) as task:
             for trial in task:
-                # Nothing is learned from a failed step of exploration, so it is replaced by another.
+                # A failed exploration step gives no score, so it is replaced by another one.
                 task.tell(trial, math.nan if trial.number == 0 else curve(trial.params))
         explored = [trial.explored for trial in task.trials]
         assert explored == [True] * (counts[number] + 1) + [False] * (11 - counts[number])
 
 
 @pytest.mark.parametrize("mode", modes.MODES)
-def test_importance_where_nothing_matters(mode):
+def test_importance_is_finite_for_constant_scores(mode):
     tuner = jlibo.Tuner(SPACE, mode=mode)
     for number in range(2):
         tuner.add_task(f"past {number}", CONFIGS[:20], [0.1] * 20)

@@ -28,12 +28,12 @@ BUDGET = 30
 
 
 def score(params, peak=1.0, height=1.0):
-    """Beta matters, with its best at 10 to the power of `peak`; alpha hardly does."""
+    """Return a score with its maximum at beta = 10**peak, and a weak effect of alpha."""
     return height * (1 - (np.log10(params["beta"]) - peak) ** 2 / 9 - 0.02 * (params["alpha"] - 0.5) ** 2)
 
 
 def teach(tuner, num_tasks=3, fn=score):
-    """Add tasks from elsewhere that are similar but not equal."""
+    """Add past tasks that are similar but not equal."""
     for number in range(num_tasks):
         scores = [fn(params, 0.8 + 0.2 * number) for params in CONFIGS[:20]]
         tuner.add_task(f"past {number}", CONFIGS[:20], scores)
@@ -52,7 +52,7 @@ def play(task, num_trials, fn=score):
 # --- the loop -----------------------------------------------------------------------------------------------
 
 
-def test_the_loop_of_the_documentation(tmp_path):
+def test_loop_of_the_documentation(tmp_path):
     path = tmp_path / "glmnet.db"
     with jlibo.Tuner(SPACE, memory=path) as tuner:
         with tuner.task("credit-g", budget=12) as task:
@@ -74,7 +74,7 @@ def test_the_loop_of_the_documentation(tmp_path):
     assert repr(jlibo.Tuner(SPACE, mode="paper")) == "Tuner(2 parameters, memory in RAM, mode 'paper')"
 
 
-def test_a_past_makes_the_first_trial_good():
+def test_first_trial_is_good_with_past_tasks():
     tuner = jlibo.Tuner(SPACE)
     teach(tuner)
     (first,) = play(tuner.task("new", budget=BUDGET), 1)
@@ -82,7 +82,7 @@ def test_a_past_makes_the_first_trial_good():
 
 
 @pytest.mark.parametrize("listed", [False, True])
-def test_asking_for_several_gives_several(listed):
+def test_ask_for_several_gives_distinct_trials(listed):
     tuner = jlibo.Tuner(SPACE, candidates=CONFIGS if listed else None)
     teach(tuner)
     task = tuner.task("new", budget=BUDGET)
@@ -96,7 +96,7 @@ def test_asking_for_several_gives_several(listed):
     assert [trial.number for trial in task.trials] == [0, 1, 2, 3, 4, 5]
 
 
-def test_a_pending_trial_moves_the_next_one_before_it_has_a_score():
+def test_pending_trial_changes_the_next_suggestion():
     """A pending trial reduces the variance without a score, so the next trial is not near it."""
     near = [SPACE.from_unit([0.5, unit]) for unit in (0.66, 0.6601)]
     tuner = jlibo.Tuner(SPACE, candidates=[*CONFIGS[:38], *near], mode="paper")
@@ -108,7 +108,7 @@ def test_a_pending_trial_moves_the_next_one_before_it_has_a_score():
     assert np.linalg.norm(units[0] - units[1]) > 0.01
 
 
-def test_budget():
+def test_budget_counts_failures_is_stored_and_can_be_increased():
     tuner = jlibo.Tuner(SPACE)
     with tuner.task("one", budget=3) as task:
         for number, trial in enumerate(task):
@@ -121,7 +121,7 @@ def test_budget():
     assert again.ask().number == 5  # the budget does not limit `ask`
 
 
-def test_two_that_share_a_budget_do_not_overspend_it(tmp_path, monkeypatch):
+def test_two_tuners_do_not_exceed_a_shared_budget(tmp_path, monkeypatch):
     """One process adds the last trial while the other is about to add it."""
     path = tmp_path / "memory.db"
     first, second = jlibo.Tuner(SPACE, memory=path), jlibo.Tuner(SPACE, memory=path)
@@ -139,7 +139,7 @@ def test_two_that_share_a_budget_do_not_overspend_it(tmp_path, monkeypatch):
     assert len(one.trials) == 4
 
 
-def test_two_tuners_on_one_file(tmp_path):
+def test_two_tuners_share_one_file(tmp_path):
     path = tmp_path / "memory.db"
     first, second = jlibo.Tuner(SPACE, memory=path), jlibo.Tuner(SPACE, memory=path)
     tasks = first.task("new", budget=BUDGET), second.task("new", budget=BUDGET)
@@ -157,10 +157,10 @@ def test_two_tuners_on_one_file(tmp_path):
     assert chosen[0].params == chosen[1].params
 
 
-# --- what lasts ---------------------------------------------------------------------------------------------
+# --- memory and learning ------------------------------------------------------------------------------------
 
 
-def test_trials_left_over_are_offered_first(tmp_path):
+def test_pending_trials_are_offered_first_after_reopening(tmp_path):
     path = tmp_path / "memory.db"
     with jlibo.Tuner(SPACE, memory=path) as tuner, tuner.task("new", budget=6) as task:
         play(task, 2)
@@ -175,7 +175,7 @@ def test_trials_left_over_are_offered_first(tmp_path):
         assert task.trials[2].params == left[0].params
 
 
-def test_nothing_is_learned_anew_while_the_past_stays(monkeypatch):
+def test_learning_is_repeated_only_if_past_tasks_change(monkeypatch):
     tuner = jlibo.Tuner(SPACE)
     teach(tuner)
     calls = []
@@ -192,7 +192,7 @@ def test_nothing_is_learned_anew_while_the_past_stays(monkeypatch):
     assert len(calls) == 3
 
 
-def test_a_past_that_teaches_nothing():
+def test_past_tasks_with_fewer_than_two_scores_are_ignored():
     tuner = jlibo.Tuner(SPACE, candidates=CONFIGS)
     tuner.add_task("empty", [], [])
     tuner.add_task("failed", CONFIGS[:3], [None, math.nan, math.inf])
@@ -210,7 +210,7 @@ def test_a_past_that_teaches_nothing():
 
 
 @pytest.mark.parametrize(("factor", "shift"), [(2.0**-40, 0), (1e6, 0), (1, 1000), (3e-5, -0.02)])
-def test_scale_and_shift_of_the_scores_do_not_matter(factor, shift):
+def test_choices_are_invariant_to_scale_and_shift_of_scores(factor, shift):
     def run(factor, shift):
         def changed(params, peak=1.0):
             return factor * score(params, peak) + shift
@@ -223,7 +223,7 @@ def test_scale_and_shift_of_the_scores_do_not_matter(factor, shift):
     assert run(factor, shift) == run(1, 0)
 
 
-def test_one_terrible_score_does_not_blind_the_rest():
+def test_outlier_scores_do_not_prevent_optimisation():
     """A diverged fit may have a finite score of 1e30; the others can still be distinguished."""
     tuner = jlibo.Tuner(SPACE, maximise=False)
     task = tuner.task("new", budget=BUDGET)
@@ -233,7 +233,7 @@ def test_one_terrible_score_does_not_blind_the_rest():
     assert task.best.score < 0.05
 
 
-def test_failed_trials_are_remembered_and_never_fed():
+def test_failed_trials_are_avoided_but_not_observations():
     tuner = jlibo.Tuner(SPACE, candidates=CONFIGS)
     teach(tuner)
 
@@ -254,7 +254,7 @@ def test_failed_trials_are_remembered_and_never_fed():
     assert next_after([there]) != pytest.approx(plain)
 
 
-def test_failures_are_avoided():
+def test_failing_region_is_avoided():
     """Trials with a large beta fail, and the best score would be there."""
     tuner = jlibo.Tuner(SPACE)
     teach(tuner)
@@ -268,7 +268,7 @@ def test_failures_are_avoided():
     assert 1 <= len(failed) <= 12 and sum(trial.number < 10 for trial in failed) <= 6
     assert len({tuple(trial.params.values()) for trial in task.trials}) == 20
     assert task.best.params["beta"] > 2  # although the boundary of the failing region is close
-    # The model of the next task is not conditioned on them.
+    # Failed trials are no observations for the next task.
     own = tuner.memory.task("new").id
     tasks, trials = tuner.memory.snapshot()
     past, num_tasks = arrays.past_trials(SPACE, tuner.model.features, tasks, trials, maximise=True)
@@ -276,7 +276,7 @@ def test_failures_are_avoided():
     assert past.present.sum() == 60 + 20 - len(failed)
 
 
-def test_if_everything_fails_it_goes_on():
+def test_all_trials_may_fail():
     tuner = jlibo.Tuner(SPACE)
     with tuner.task("new", budget=12) as task:
         for trial in task:
@@ -289,7 +289,7 @@ def test_if_everything_fails_it_goes_on():
 
 
 @pytest.mark.parametrize("mode", modes.MODES)
-def test_a_finite_space_is_tried_whole_before_anything_twice(mode):
+def test_finite_space_is_exhausted_before_repeats(mode):
     space = SearchSpace(depth=Int(1, 3), kind=Categorical(["a", "b"]))
     tuner = jlibo.Tuner(space, mode=mode)
     with tuner.task("new", budget=9) as task:
@@ -305,17 +305,17 @@ def test_a_finite_space_is_tried_whole_before_anything_twice(mode):
     assert len(everything_fails.trials) == 9
 
 
-def test_a_list_of_candidates_is_all_that_is_asked_for():
+def test_only_listed_candidates_are_suggested():
     tuner = jlibo.Tuner(SPACE, candidates=iter(CONFIGS))
     asked = play(tuner.task("new", budget=BUDGET), 20)
     assert all(any(params == one for one in CONFIGS) for params in asked)
     assert len({tuple(params.values()) for params in asked}) == 20
 
 
-# --- results from elsewhere ---------------------------------------------------------------------------------
+# --- added tasks --------------------------------------------------------------------------------------------
 
 
-def test_a_task_from_elsewhere_is_no_forced_exploration():
+def test_added_task_is_not_forced_exploration():
     tuner = jlibo.Tuner(SPACE)
     tuner.add_task("elsewhere", CONFIGS[:4], [1.0, None, math.nan, 2])
     (task,), trials = tuner.memory.snapshot()
@@ -332,7 +332,7 @@ def test_a_task_from_elsewhere_is_no_forced_exploration():
     assert [task.name for task in tuner.memory.tasks()] == ["elsewhere"]  # nothing is added on an error
 
 
-# --- the front door -----------------------------------------------------------------------------------------
+# --- invalid input ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -348,12 +348,12 @@ def test_a_task_from_elsewhere_is_no_forced_exploration():
         ({"sizes": {"num_basis": 0}}, "`num_basis`"),
     ],
 )
-def test_bad_arguments_are_named(arguments, message):
+def test_invalid_arguments_raise(arguments, message):
     with pytest.raises(ValueError, match=message):
         jlibo.Tuner(**({"space": SPACE} | arguments))
 
 
-def test_a_memory_of_another_problem_is_refused(tmp_path):
+def test_memory_of_another_problem_raises(tmp_path):
     path = tmp_path / "memory.db"
     jlibo.Tuner(SPACE, memory=path, maximise=False).close()
     other = SearchSpace(alpha=Float(0, 2), beta=Float(1e-3, 1e3, log=True))
@@ -371,7 +371,7 @@ def test_a_memory_of_another_problem_is_refused(tmp_path):
         assert memory.tasks() == []  # a memory that was passed open stays open
 
 
-def test_what_a_task_refuses():
+def test_invalid_use_of_a_task_raises():
     tuner = jlibo.Tuner(SPACE, candidates=CONFIGS)
     for budget in (0, -3, 2.5, "many"):
         with pytest.raises(ValueError, match="budget"):
@@ -391,17 +391,17 @@ def test_what_a_task_refuses():
     with pytest.raises(ValueError, match="`score` should be a number"):
         one.tell(trial, "good")
     one.tell(trial, 1)
-    one.tell(trial, 1.0)  # the same again
+    one.tell(trial, 1.0)  # telling the same score again is allowed
     with pytest.raises(TrialStateError, match=r"has the score 1\.0 already, .* told the score 2\.0"):
         one.tell(trial, 2.0)
     with pytest.raises(TrialStateError, match="cannot be told that it failed"):
         one.fail(trial)
 
 
-# --- what was learned ---------------------------------------------------------------------------------------
+# --- importance and plots -----------------------------------------------------------------------------------
 
 
-def test_importance_finds_the_parameter_that_matters():
+def test_importance_ranks_the_relevant_parameter_first():
     tuner = jlibo.Tuner(SPACE)
     assert tuner.importance() == {}
     teach(tuner)
@@ -412,7 +412,7 @@ def test_importance_finds_the_parameter_that_matters():
     assert next(iter(importance)) == "log beta" and importance["log beta"] > 0.8
 
 
-def test_the_command_line_says_which_parameters_matter(tmp_path, capsys):
+def test_memory_show_prints_importance(tmp_path, capsys):
     path = tmp_path / "memory.db"
     with jlibo.Tuner(SPACE, memory=path) as tuner:
         tuner.add_task("one score", CONFIGS[:1], [1.0])
@@ -428,9 +428,9 @@ def test_the_command_line_says_which_parameters_matter(tmp_path, capsys):
     assert path.read_bytes() == before
 
 
-def test_plots():
+def test_plots_show_importance_and_progress():
     tuner = jlibo.Tuner(SPACE, maximise=False)
-    axes = tuner.plot_importance(), tuner.plot_progress()  # also before the first score
+    axes = tuner.plot_importance(), tuner.plot_progress()  # also valid before the first score
     assert all(len(ax.lines) == len(ax.patches) == 0 for ax in axes)
     scores = [3.0, 5.0, None, 1.0, 2.0]
     tuner.add_task("one", CONFIGS[:5], scores)
@@ -445,15 +445,15 @@ def test_plots():
     assert [bar.get_width() for bar in ax.patches] == pytest.approx(list(importance.values())[::-1])
 
 
-# --- compiled once ------------------------------------------------------------------------------------------
+# --- compilation and seeds ----------------------------------------------------------------------------------
 
 
-def test_nothing_compiles_until_a_padding_is_full(monkeypatch, count_traces):
+def test_nothing_is_recompiled_until_a_padding_is_full(monkeypatch, count_traces):
     suggest, suggestions = count_traces(engine.suggest)
-    history, fits = count_traces(engine._history)  # which is in `learn`
+    history, fits = count_traces(engine._history)  # called by `learn`
     monkeypatch.setattr(engine, "suggest", suggest)
     monkeypatch.setattr(engine, "_history", history)
-    learner = AdaptiveMetaKGL(select=False, num_steps=3)  # not used elsewhere: not compiled yet
+    learner = AdaptiveMetaKGL(select=False, num_steps=3)  # not used by other tests, so not compiled yet
     tuner = jlibo.Tuner(SPACE, learner=learner, sizes={"num_basis": 2, "num_pair_basis": 1})
     for number in range(3):
         play(tuner.task(f"task {number}", budget=40), 40 if number < 2 else 3)
@@ -467,7 +467,7 @@ def test_nothing_compiles_until_a_padding_is_full(monkeypatch, count_traces):
 
 
 @given(seed=st.integers(0, 2**63 - 1))
-def test_any_seed_will_do(seed):
+def test_any_seed_is_valid(seed):
     tuner = jlibo.Tuner(SPACE, candidates=CONFIGS, seed=seed)
     task = tuner.task("new", budget=BUDGET)
     assert task.ask().params in CONFIGS

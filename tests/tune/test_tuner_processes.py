@@ -1,4 +1,4 @@
-"""A tuner after a process was killed: nothing acknowledged is lost, and the next `ask` works."""
+"""The tuner after killed and forked processes: no acknowledged score is lost, and the next `ask` works."""
 
 import json
 import os
@@ -83,7 +83,7 @@ SCRIPT = """
 """
 
 
-def test_after_a_hundred_kills_the_next_question_works(tmp_path):
+def test_ask_works_after_killed_processes(tmp_path):
     path = tmp_path / "memory.db"
     environment = os.environ | {"JAX_PLATFORMS": "cpu", "NPROC": "4"}
     done = subprocess.run(
@@ -160,7 +160,7 @@ FORK = """
 
 
 @pytest.mark.parametrize("before", ["asked", "not asked"])
-def test_a_forked_process_is_told_to_spawn(tmp_path, before):
+def test_forked_process_raises_forked_process_error(tmp_path, before):
     run_script(FORK, tmp_path / "memory.db", before)
 
 
@@ -184,7 +184,7 @@ SAMPLER = """
 """
 
 
-def test_a_forked_sampler_is_told_to_spawn():
+def test_forked_sampler_raises_forked_process_error():
     pytest.importorskip("optuna")
     run_script(SAMPLER)
 
@@ -205,7 +205,7 @@ DEADLY = """
 
 
 @pytest.mark.slow
-def test_a_trial_that_kills_its_process_is_given_up(tmp_path):
+def test_trial_that_kills_its_process_is_given_up(tmp_path):
     path = tmp_path / "memory.db"
     command = [sys.executable, "-c", textwrap.dedent(DEADLY), str(path)]
     environment = os.environ | {"JAX_PLATFORMS": "cpu", "NPROC": "4"}
@@ -218,7 +218,7 @@ def test_a_trial_that_kills_its_process_is_given_up(tmp_path):
     assert "trial 1 of task 'deadly'" in said and "'alpha': " in said and "3 processes" in said
 
 
-def test_what_was_released_is_offered_again_and_again():
+def test_released_trials_are_offered_again_without_limit():
     space = SearchSpace(alpha=Float(0, 1))
     with Memory.open(None, space=space) as memory:
         task = memory.task("one")
@@ -230,7 +230,7 @@ def test_what_was_released_is_offered_again_and_again():
                 claimed = memory.claim_pending(task.id, owner=f"{number}", is_dead_fn=lambda *_: False)
                 assert claimed.id == trial.id
                 memory.release(f"{number}")
-        for number in range(3):  # and then three die
+        for number in range(3):  # then three owners die
             assert (
                 memory.claim_pending(task.id, owner=f"d{number}", is_dead_fn=lambda *_: True).id == trial.id
             )
