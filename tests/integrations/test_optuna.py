@@ -1,6 +1,6 @@
 """LiBOSampler in Optuna studies: what it learns from, which values it chooses, and its warnings.
 
-Nearly all studies here have one space, so that learning and suggesting are compiled once.
+Nearly all studies have the same space, so that learning and suggesting are compiled once.
 """
 
 import math
@@ -32,13 +32,13 @@ def _quiet():
     before = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     with warnings.catch_warnings():
-        warnings.simplefilter("error", LiBOSamplerWarning)  # enabled only where a test expects it
+        warnings.simplefilter("error", LiBOSamplerWarning)  # an error unless a test expects it
         yield
     optuna.logging.set_verbosity(before)
 
 
 def loss(x: float, rate: float, depth: int, shift: float = 0.0) -> float:
-    """Zero at its minimum, which lies at x = 0.7, a rate of about 2e-3 and depth 3 for `shift` zero."""
+    """Return a loss with minimum 0, at x = 0.7, a rate of about 2e-3 and depth 3 if `shift` is 0."""
     place = math.log10(rate) / 4 + 1
     return 4 * (x - 0.7 - shift) ** 2 + 3 * (place - 0.3 - shift) ** 2 + 0.02 * (depth - 3) ** 2
 
@@ -77,10 +77,10 @@ def watch_trials(monkeypatch) -> list:
     return seen
 
 
-# --- what is learned --------------------------------------------------------------------------------------
+# --- learning from past studies ---------------------------------------------------------------------------
 
 
-def test_the_second_of_two_studies_in_one_storage_needs_fewer_trials(tmp_path):
+def test_second_study_in_a_storage_needs_fewer_trials(tmp_path):
     """Five seeds, each with a control: the second study without the first one."""
     needed, control = [], []
     for seed in range(5):
@@ -102,7 +102,7 @@ def test_the_second_of_two_studies_in_one_storage_needs_fewer_trials(tmp_path):
     assert np.mean(needed) <= 0.5 * np.mean(control), (needed, control)
 
 
-def test_a_study_of_either_direction_teaches():
+def test_past_studies_of_either_direction_are_used():
     """The first trial is already near the optimum, for either direction of the past study."""
     for direction in ("minimize", "maximize"):
         past = random_study(25, direction=direction)
@@ -126,7 +126,8 @@ def test_learning_is_not_repeated_at_every_trial(monkeypatch):
     assert [len(tasks) for tasks in calls] == [1, 1]  # a new study reads the past again
 
 
-def test_names_in_a_storage_and_all_of_a_storage_but_the_study_itself():
+def test_past_excludes_the_study_itself():
+    """Both for all studies of a storage and for given names."""
     storage = optuna.storages.InMemoryStorage()
     for name in ("a", "b", "mine"):
         study = optuna.create_study(storage=storage, study_name=name)
@@ -143,7 +144,7 @@ def test_names_in_a_storage_and_all_of_a_storage_but_the_study_itself():
         assert problem is None
 
 
-def test_a_study_with_other_parameters_is_passed_over_and_that_is_said_once():
+def test_study_with_other_parameters_is_skipped_with_one_warning():
     past = random_study()
     other = optuna.create_study(study_name="other", sampler=optuna.samplers.RandomSampler(seed=0))
     # The same name with another kind of distribution, which is an error in a relative sample of Optuna.
@@ -156,7 +157,7 @@ def test_a_study_with_other_parameters_is_passed_over_and_that_is_said_once():
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_of_all_studies_in_a_storage_only_those_that_share_a_parameter_are_worth_a_word(shared, recwarn):
+def test_only_studies_that_share_a_parameter_cause_a_warning(shared, recwarn):
     storage = optuna.storages.InMemoryStorage()
     for number in range(4):
         other = optuna.create_study(storage=storage, study_name=f"other {number}")
@@ -173,10 +174,10 @@ def test_of_all_studies_in_a_storage_only_those_that_share_a_parameter_are_worth
     assert all("'near'" in words and "'other " not in words for words in said)
 
 
-# --- what is offered --------------------------------------------------------------------------------------
+# --- suggestions ------------------------------------------------------------------------------------------
 
 
-def test_the_same_seed_gives_the_same_trials():
+def test_same_seed_gives_same_trials():
     def run(seed: int | None) -> list[dict]:
         study = optuna.create_study(sampler=LiBOSampler(seed=seed))
         study.optimize(objective(), n_trials=7)
@@ -187,7 +188,7 @@ def test_the_same_seed_gives_the_same_trials():
     assert run(None) != run(None)
 
 
-def test_trials_that_are_still_running_are_not_offered_again(monkeypatch):
+def test_running_trials_are_not_offered_again(monkeypatch):
     seen = watch_trials(monkeypatch)
     study = optuna.create_study(sampler=LiBOSampler(seed=0))
     study.optimize(objective(), n_trials=5)
@@ -205,7 +206,7 @@ def test_trials_that_are_still_running_are_not_offered_again(monkeypatch):
     assert (np.abs(points[:, None] - points[None]).max(-1) + np.eye(6)).min() > 0.01
 
 
-def test_a_small_space_is_tried_out_by_two_workers_without_a_repeat():
+def test_two_workers_exhaust_a_small_space_without_repeats():
     """Two samplers that share only the storage, as in two processes, with the same seed."""
     distributions = {"a": IntDistribution(0, 4, step=2), "b": CategoricalDistribution([None, True])}
     storage = optuna.storages.InMemoryStorage()
@@ -221,14 +222,14 @@ def test_a_small_space_is_tried_out_by_two_workers_without_a_repeat():
     assert len({tuple(params.items()) for params in all_params(workers[0])}) == 6
 
 
-def test_threads_do_not_repeat_each_other():
+def test_threads_suggest_distinct_trials():
     study = optuna.create_study(sampler=LiBOSampler(past_studies=[random_study()], seed=0))
     study.optimize(objective(), n_trials=12, n_jobs=3)
     assert len(study.trials) == 12
     assert len({tuple(sorted(params.items())) for params in all_params(study)}) == 12
 
 
-def test_failed_trials_are_avoided_and_never_learned_from():
+def test_failed_trials_are_avoided_and_not_observations():
     study = optuna.create_study(sampler=LiBOSampler(seed=1))
     study.optimize(objective(), n_trials=6)
     best = study.best_params
@@ -248,7 +249,7 @@ def test_failed_trials_are_avoided_and_never_learned_from():
     assert learned.num_tasks == 0
 
 
-def test_pruned_trials_count():
+def test_reported_values_of_pruned_trials_are_used():
     """All trials are pruned, and their reported values are used."""
 
     def pruned(trial: optuna.Trial) -> float:
@@ -262,7 +263,7 @@ def test_pruned_trials_count():
     assert np.median(reported[10:]) < np.median(reported[:4])
 
 
-def test_enqueued_trials_are_run_as_they_are_and_count(monkeypatch):
+def test_enqueued_trials_are_run_unchanged_and_observed(monkeypatch):
     seen = watch_trials(monkeypatch)
     study = optuna.create_study(sampler=LiBOSampler(seed=0))
     study.optimize(objective(), n_trials=4)
@@ -280,10 +281,10 @@ def test_enqueued_trials_are_run_as_they_are_and_count(monkeypatch):
     assert [trial.number for trial in seen[-1]] == list(range(7))  # without the one outside of the space
 
 
-# --- what falls back --------------------------------------------------------------------------------------
+# --- independent sampling ---------------------------------------------------------------------------------
 
 
-def test_conditional_parameters_are_sampled_independently_and_that_is_said_once():
+def test_conditional_parameters_are_sampled_independently_with_one_warning():
     def conditional(trial: optuna.Trial) -> float:
         value = objective()(trial)
         if trial.number % 2:
@@ -299,7 +300,7 @@ def test_conditional_parameters_are_sampled_independently_and_that_is_said_once(
     optuna.create_study(sampler=silent).optimize(conditional, n_trials=4)
 
 
-def test_what_the_space_cannot_hold_is_sampled_independently():
+def test_unsupported_parameters_are_sampled_independently():
     def wide(trial: optuna.Trial) -> float:
         return objective()(trial) + (trial.suggest_int("wide", 0, 2**50) < 0)
 
@@ -312,7 +313,7 @@ def test_what_the_space_cannot_hold_is_sampled_independently():
 # --- the memory -------------------------------------------------------------------------------------------
 
 
-def test_a_memory_is_shared_with_the_tuner(tmp_path):
+def test_memory_is_shared_with_the_tuner(tmp_path):
     path = tmp_path / "memory.db"
     with LiBOSamplerAt(path) as sampler:
         study = optuna.create_study(study_name="by optuna", sampler=sampler)
@@ -338,8 +339,8 @@ def test_a_memory_is_shared_with_the_tuner(tmp_path):
         assert [task.name for task in memory.tasks()] == ["by optuna", "by tuner", "by tuner (2)"]
 
 
-def test_a_study_that_is_taken_up_again_stays_one_task(tmp_path):
-    """Two workers in turn, and then a run of the same name from the beginning."""
+def test_resumed_study_stays_one_task(tmp_path):
+    """Two workers in turn, then a new study of the same name."""
     storage, path = optuna.storages.InMemoryStorage(), tmp_path / "memory.db"
     optuna.create_study(storage=storage, study_name="s")
     for _ in range(2):
@@ -359,7 +360,7 @@ def test_a_study_that_is_taken_up_again_stays_one_task(tmp_path):
         assert [trial.state for trial in trials[:8]] == [*(["complete"] * 3), "failed"] * 2
 
 
-def test_a_memory_of_another_problem_is_refused_or_passed_over(tmp_path):
+def test_memory_of_another_problem_raises_or_is_skipped(tmp_path):
     with Memory.open(tmp_path / "up.db", space=SPACE, maximise=True):
         pass
     study = optuna.create_study(sampler=LiBOSampler(tmp_path / "up.db"))
@@ -374,7 +375,9 @@ def test_a_memory_of_another_problem_is_refused_or_passed_over(tmp_path):
         assert memory.tasks() == []
 
 
-def test_hyperband_shows_a_part_of_the_study_and_the_memory_gets_all(tmp_path):
+def test_memory_gets_all_trials_with_hyperband(tmp_path):
+    """Optuna passes only the trials of one Hyperband bracket to the sampler."""
+
     def reporting(trial: optuna.Trial) -> float:
         value = objective()(trial)
         for step in range(9):
@@ -394,7 +397,7 @@ def test_hyperband_shows_a_part_of_the_study_and_the_memory_gets_all(tmp_path):
 
 
 class LiBOSamplerAt:
-    """A sampler with a memory, closed at the end."""
+    """Context manager for a sampler with a memory."""
 
     def __init__(self, path):
         self.sampler = LiBOSampler(path, seed=0)
@@ -406,10 +409,10 @@ class LiBOSamplerAt:
         self.sampler.close()
 
 
-# --- the rest ---------------------------------------------------------------------------------------------
+# --- pickling, seeds, invalid arguments -------------------------------------------------------------------
 
 
-def test_a_sampler_can_be_pickled(tmp_path):
+def test_sampler_can_be_pickled(tmp_path):
     sampler = LiBOSampler(tmp_path / "memory.db", seed=5)
     study = optuna.create_study(sampler=sampler)
     study.optimize(objective(), n_trials=5)
@@ -424,7 +427,7 @@ def test_a_sampler_can_be_pickled(tmp_path):
         pickle.dumps(LiBOSampler(memory))
 
 
-def test_reseeding_changes_what_comes_next():
+def test_reseeding_changes_the_next_suggestion():
     study = optuna.create_study(sampler=LiBOSampler(seed=5))
     study.optimize(objective(), n_trials=5)
     trial = study.ask()
@@ -447,12 +450,12 @@ def test_reseeding_changes_what_comes_next():
         ({"budget": 0}, "`budget` should be a whole number >= 1"),
     ],
 )
-def test_bad_arguments_are_named(arguments, words):
+def test_invalid_arguments_raise(arguments, words):
     with pytest.raises(ValueError, match=words):
         LiBOSampler(**arguments)
 
 
-def test_several_objectives_are_refused_in_words():
+def test_several_objectives_raise():
     study = optuna.create_study(directions=["minimize", "maximize"], sampler=LiBOSampler())
     with pytest.raises(ValueError, match=r"optimises one objective, but the study .* has 2"):
         study.ask(DISTRIBUTIONS)

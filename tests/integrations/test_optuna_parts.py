@@ -33,7 +33,7 @@ X = FloatDistribution(0, 1)
         (CategoricalDistribution([0.0, NAN]), ("p", Categorical(["0: 0.0", "1: nan"]))),
     ],
 )
-def test_a_distribution_is_a_parameter(distribution, expected):
+def test_distribution_becomes_a_parameter(distribution, expected):
     assert coded_parameter("p", distribution) == expected
 
 
@@ -49,15 +49,15 @@ def test_a_distribution_is_a_parameter(distribution, expected):
         FloatDistribution(-1e308, 1e308),
     ],
 )
-def test_what_cannot_be_held_is_left_out(distribution):
+def test_unsupported_distributions_are_left_out(distribution):
     assert coded_parameter("p", distribution) is None
     assert coded_space({"p": distribution}) is None
     assert coded_space({"p": distribution, "x": X}) == SearchSpace(x=Float(0, 1))
 
 
 @pytest.mark.filterwarnings("ignore:Choices for a categorical")
-def test_every_value_comes_back_as_it_was():
-    """Values on grids, choices and the ends of ranges: the same value and type, and one Optuna accepts."""
+def test_encode_then_decode_is_the_identity():
+    """Values on grids, choices and bounds keep value and type, and Optuna accepts them."""
     pair = (3, 3)
     values = {
         FloatDistribution(0, 1, step=0.1): [0.1 * k for k in range(11)],
@@ -82,19 +82,20 @@ def test_every_value_comes_back_as_it_was():
     assert decode({"p": CategoricalDistribution([pair])}, {"p": "0: (3, 3)"}) == {}
 
 
-def test_steps_that_differ_are_spaces_that_differ():
+def test_different_steps_give_different_spaces():
     fine, coarse = FloatDistribution(0, 1, step=0.1), FloatDistribution(0, 2, step=0.2)
     assert coded_space({"p": fine}) != coded_space({"p": coarse})
     assert coded_space({"p": IntDistribution(0, 20, step=2)}) != coded_space({"p": IntDistribution(0, 10)})
 
 
-def test_a_dictionary_that_would_be_slow_is_made_smaller():
+def test_large_dictionary_is_reduced():
     small = SearchSpace({f"p{n}": Float(0, 1) for n in range(3)})
     assert make_model(small, mode="adaptive", sizes=None).features.groups == small.features().groups
     large = SearchSpace({f"p{n}": Float(0, 1) for n in range(15)})
     features = make_model(large, mode="adaptive", sizes=None).features
     assert features.num_features <= MANY_FEATURES
-    assert features.num_groups == 1 + 15 + 15 * 14 // 2  # first pairs get fewer functions, then none
+    # Interactions get fewer functions before they are dropped.
+    assert features.num_groups == 1 + 15 + 15 * 14 // 2
 
 
 def test_features_do_not_depend_on_names_and_ranges():
@@ -113,7 +114,7 @@ def _trial(number, x, **more):
     return trial
 
 
-def test_what_each_trial_counts_as():
+def test_state_and_score_of_each_kind_of_trial():
     trials = [
         _trial(0, 0.0, value=1.0),
         _trial(1, 0.1, value=3.0),
@@ -145,7 +146,7 @@ def test_what_each_trial_counts_as():
     assert scores == {0: 1.0, 1: 3.0, 3: 1.0, 4: 0.5, 10: 0.0}
 
 
-def test_a_running_trial_counts_with_what_it_was_offered():
+def test_running_trial_is_pending_with_its_offered_values():
     trial = create_trial(state=TrialState.RUNNING, params={"x": 0.25}, distributions={"x": X})
     trial.number = 4
     space = SearchSpace(x=Float(0, 1), y=Float(0, 1))
@@ -154,7 +155,7 @@ def test_a_running_trial_counts_with_what_it_was_offered():
     assert record.params == {"x": 0.25, "y": 0.5}  # suggested values take precedence over chosen ones
 
 
-def test_pruned_trials_do_not_take_parameters_away():
+def test_pruned_trials_do_not_remove_parameters():
     both = {"x": X, "y": X}
     complete = create_trial(params={"x": 0.1, "y": 0.2}, distributions=both, value=1.0)
     pruned = create_trial(state=TrialState.PRUNED, params={"x": 0.1}, distributions={"x": X})
@@ -162,7 +163,7 @@ def test_pruned_trials_do_not_take_parameters_away():
     assert set(optuna_trials.common_distributions([pruned])) == {"x"}
 
 
-def test_a_study_finds_its_task_in_the_memory_and_no_other():
+def test_study_is_matched_only_to_its_own_task():
     with Memory.open(None, space=SearchSpace(x=Float(0, 1))) as memory:
         first = memory.task("a", source="added")
         memory.add_finished(first.id, [({"x": 0.1}, 1.0), ({"x": 0.2}, 2.0)])
@@ -173,6 +174,6 @@ def test_a_study_finds_its_task_in_the_memory_and_no_other():
     assert own_task("a", held, own) == ("a", first.id)
     assert own_task("a", held, {}) == ("a (2)", None)  # an earlier run: its trials are not the study's
     assert own_task("a", held, {0: {"x": 0.1}, 1: {"x": 0.9}}) == ("a (2)", None)
-    assert own_task("t", held, {}) == ("t (2)", None)  # a tuner's
+    assert own_task("t", held, {}) == ("t (2)", None)  # a task of a tuner
     assert own_task("b", held, own) == ("b", None)
     assert tuned.source == "tuner"
