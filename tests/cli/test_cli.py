@@ -1,4 +1,4 @@
-"""The command line as a user meets it: its output, its files, and one line for each mistake."""
+"""The command line: its output, its files, and one line for each mistake."""
 
 import contextlib
 import dataclasses
@@ -33,7 +33,7 @@ def result():
 
 @pytest.fixture
 def quick(result, monkeypatch):
-    """Experiments that are there at once; all have the numbers of one."""
+    """Replace `run_experiment`: every experiment returns the same small result at once."""
     monkeypatch.setenv("COLUMNS", "160")
 
     def run(experiment, *, num_seeds, first_seed, **_):
@@ -52,7 +52,7 @@ def test_list_shows_every_experiment(capsys):
 
 
 def test_reproduce_writes_a_folder_and_prints_a_table(tmp_path):
-    """In a process of its own, twice: with a compilation cache that fills up, and without one."""
+    """Runs twice, each in a separate process: without and with a compilation cache."""
     out, cache = tmp_path / "out", tmp_path / "cache"
     environment = os.environ | {"XDG_CACHE_HOME": str(cache), "COLUMNS": "120"}
 
@@ -77,7 +77,7 @@ def test_reproduce_writes_a_folder_and_prints_a_table(tmp_path):
     assert second["agents"]["oracle"]["lifelong_regret"] == first["agents"]["oracle"]["lifelong_regret"]
 
 
-def test_who_does_not_know_the_truth_is_told_the_best_so_far(tmp_path, capsys, monkeypatch):
+def test_table_without_ground_truth_shows_the_best_so_far(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "160")
     settings = [word for text in ("num_features=9", "num_tasks=2", "horizon=11") for word in ("--set", text)]
     command = [
@@ -148,7 +148,7 @@ def test_mistakes_get_one_line_and_exit_code_2(arguments, message, capsys, tmp_p
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_unwritable_folder_is_found_before_the_work(tmp_path, capsys):
+def test_unwritable_folder_is_rejected_before_the_run(tmp_path, capsys):
     blocker = tmp_path / "file"
     blocker.write_text("in the way")
     assert cli.main(small("--no-cache", "--out", str(blocker / "out"))) == 2
@@ -158,11 +158,11 @@ def test_an_unwritable_folder_is_found_before_the_work(tmp_path, capsys):
     assert blocker.read_text() == "in the way"
 
 
-# --- whose files --------------------------------------------------------------------------------------------
+# --- existing files -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["notes", "file", "link"])
-def test_what_the_command_did_not_write_is_refused_before_the_work(kind, tmp_path, capsys, monkeypatch):
+def test_foreign_files_are_rejected_before_the_run(kind, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(runner, "run_experiment", lambda *_, **__: pytest.fail("the work began"))
     target = tmp_path / SMALL_RUN
     notes = tmp_path / "notes" if kind == "link" else target / "notes.txt" if kind == "notes" else target
@@ -178,9 +178,9 @@ def test_what_the_command_did_not_write_is_refused_before_the_work(kind, tmp_pat
     assert sorted(os.listdir(tmp_path)) == before and notes.read_text() == "mine"
 
 
-def test_the_default_run_has_the_name_of_its_experiment(quick, tmp_path, capsys):
+def test_folder_name_lists_settings_that_differ_from_the_default(quick, tmp_path, capsys):
     out = str(tmp_path)
-    for more in ([], ["--set", "lam=0.3"], ["--set", "lam=0.5"]):  # 0.5 is the registered one
+    for more in ([], ["--set", "lam=0.3"], ["--set", "lam=0.5"]):  # 0.5 is the default
         assert cli.main(["reproduce", "lifelong-cosine", "--no-cache", "--out", out, *more]) == 0
     assert sorted(os.listdir(out)) == ["lifelong-cosine", "lifelong-cosine,lam=0.3"]
     summary = json.loads((tmp_path / "lifelong-cosine" / "summary.json").read_text())
@@ -209,7 +209,7 @@ def test_the_default_run_has_the_name_of_its_experiment(quick, tmp_path, capsys)
 
 @contextlib.contextmanager
 def small_file_system(path, size):
-    """A file system of so many bytes, where this process may make one."""
+    """Mount a file system of `size` bytes; skip the test if this process cannot mount."""
     path.mkdir()
     made = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(path)], capture_output=True, check=False
@@ -223,7 +223,7 @@ def small_file_system(path, size):
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can mount")
-def test_a_full_disk_costs_neither_the_table_nor_the_numbers(quick, tmp_path, capsys, monkeypatch):
+def test_full_disk_keeps_table_and_results(quick, tmp_path, capsys, monkeypatch):
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr(folder.tempfile, "tempdir", str(tmp_path / "temporary"))
     with small_file_system(tmp_path / "full", 65536) as full:
@@ -241,8 +241,8 @@ def test_a_full_disk_costs_neither_the_table_nor_the_numbers(quick, tmp_path, ca
 
 
 @pytest.mark.skipif(os.name != "posix", reason="limits of POSIX")
-def test_where_nothing_more_fits_the_summary_is_kept_first(quick, tmp_path, capsys, monkeypatch):
-    """No file of this process may be larger than a little more than the summary, also not elsewhere."""
+def test_summary_is_kept_if_nothing_else_fits(quick, tmp_path, capsys, monkeypatch):
+    """RLIMIT_FSIZE is slightly larger than the summary, for all files of the process."""
     import resource
 
     (tmp_path / "temporary").mkdir()
@@ -275,7 +275,7 @@ def start(out, cache):
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_a_run_that_is_stopped_at_any_moment_leaves_a_whole_result(number, tmp_path):
+def test_stopped_run_leaves_a_complete_result(number, tmp_path):
     out, cache = tmp_path / "out", tmp_path / "cache"
     begin = time.monotonic()
     first = start(out, cache)
@@ -290,7 +290,7 @@ def test_a_run_that_is_stopped_at_any_moment_leaves_a_whole_result(number, tmp_p
         process.send_signal(number)
         complaint = process.communicate()[1]
         if number == signal.SIGINT:
-            # Before Python handles signals, and after, the system ends the process: for a shell 130 too.
+            # Before and after Python handles signals, the system ends the process; a shell reports 130 too.
             ends = [(130, "jlibo: stopped.\n"), (-signal.SIGINT, ""), (0, "")]
             assert (process.returncode, complaint) in ends
         summary = json.loads((target / "summary.json").read_text())

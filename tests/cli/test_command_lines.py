@@ -1,4 +1,4 @@
-"""Nasty command lines, generated: each ends with a known exit code and at most one line, and no traceback."""
+"""Random, mostly invalid command lines: each gives a known exit code, at most one line and no traceback."""
 
 import os
 import random
@@ -89,13 +89,13 @@ def command_lines(seed: int, number: int):
 
 @pytest.fixture
 def quiet(tmp_path, monkeypatch):
-    """No work is done: where it would begin, the command ends."""
+    """Replace the experiment by a UsageError, so that no work is done."""
 
     def begin(*_, **__):
         raise UsageError("this is where the work begins.")
 
     monkeypatch.setattr(runner, "run_experiment", begin)
-    # Precision and cache are settings of the process: here others go on with it.
+    # Precision and cache are settings of the process, which other tests use as well.
     monkeypatch.setattr("jax.config.update", lambda *_: None)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -115,23 +115,23 @@ def check_lines(lines, capsys, folder):
         assert shown.err.count("\n") == (code != 0), (words, shown.err)
         assert len(shown.err) < 1200 and "\x1b" not in shown.err, words
         reached += "where the work begins" in shown.err
-    # Nothing but the folders that were asked for with --out, which are empty.
+    # No files were written; folders given by --out may exist, but are empty.
     assert not [name for _, _, names in os.walk(folder / "here") for name in names]
     return reached
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_nasty_command_lines(seed, quiet, capsys):
+def test_random_command_lines(seed, quiet, capsys):
     assert check_lines(command_lines(seed, 150), capsys, quiet) > 5
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(100, 120))
-def test_many_nasty_command_lines(seed, quiet, capsys):
+def test_many_random_command_lines(seed, quiet, capsys):
     check_lines(command_lines(seed, 1000), capsys, quiet)
 
 
 @pytest.mark.parametrize("name", FIELDS)
-def test_every_setting_with_every_nasty_value(name, quiet, capsys):
+def test_every_setting_with_every_unusual_value(name, quiet, capsys):
     lines = [["reproduce", "lifelong-cosine", "--no-cache", "--set", f"{name}={word}"] for word in WORDS]
     check_lines(lines, capsys, quiet)

@@ -1,4 +1,4 @@
-"""Whatever fails, the command line says it in one line: streams, signals, faults, full disks."""
+"""Failures of the command line give one line and an exit code: streams, signals, faults, full disks."""
 
 import errno
 import gc
@@ -52,7 +52,7 @@ def raising(error):
         (SystemExit("words"), 1, None),
     ],
 )
-def test_one_line_and_an_exit_code(error, code, message, capsys, tmp_path, monkeypatch):
+def test_error_gives_one_line_and_an_exit_code(error, code, message, capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(failures.tempfile, "tempdir", str(tmp_path))
     assert run_safely(raising(error), known=(LookupError,)) == code
     shown = capsys.readouterr()
@@ -61,7 +61,7 @@ def test_one_line_and_an_exit_code(error, code, message, capsys, tmp_path, monke
     assert (message or "") in shown.err
 
 
-def test_the_traceback_is_in_a_file_for_the_user_alone(capsys, tmp_path, monkeypatch):
+def test_traceback_is_in_a_private_file(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(failures.tempfile, "tempdir", str(tmp_path))
     assert run_safely(raising(ZeroDivisionError("by zero")), known=()) == 1
     path = re.search("traceback is in '(.*)', and --debug", capsys.readouterr().err)[1]
@@ -95,7 +95,7 @@ def test_warnings_are_notes_of_one_line(capsys):
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp437", "utf-8"])
-def test_streams_of_any_encoding(encoding, monkeypatch):
+def test_output_works_in_any_encoding(encoding, monkeypatch):
     raw = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding=encoding))
 
@@ -136,7 +136,7 @@ def test_errors_to_a_full_device():
 
 
 @posix
-def test_a_pipe_that_closes_and_an_ascii_terminal():
+def test_closed_pipe_and_ascii_terminal():
     read, write = os.pipe()
     os.close(read)
     done = run("list", stdout=write)
@@ -148,8 +148,8 @@ def test_a_pipe_that_closes_and_an_ascii_terminal():
 
 @posix
 @pytest.mark.parametrize("seconds", [0.15, 0.5])
-def test_an_interrupt_while_importing_is_one_line(seconds):
-    # The child says when Python itself has started; what follows is the import of the package.
+def test_interrupt_during_import_gives_one_line(seconds):
+    # The child prints a line after Python has started and before it imports the package.
     code = (
         "import sys; print('python', flush=True); sys.argv[0] = 'jlibo'; import jlibo.cli; jlibo.cli.main()"
     )
@@ -163,14 +163,14 @@ def test_an_interrupt_while_importing_is_one_line(seconds):
 
 
 @posix
-def test_the_library_leaves_signals_alone():
+def test_importing_the_library_keeps_signal_handlers():
     code = "import signal, jlibo; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "True\n"
 
 
-def test_an_interrupt_in_a_callback_of_the_collector_is_not_lost(capfd):
-    """Python ignores exceptions there; jax has such a callback."""
+def test_interrupt_in_a_gc_callback_is_not_lost(capfd):
+    """Python ignores exceptions in gc callbacks, and jax registers one."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def callback(phase, info):

@@ -58,7 +58,7 @@ def lines_of(path):
 # --- lines --------------------------------------------------------------------------------------------------
 
 
-def test_an_export_is_imported_to_the_letter(memory):
+def test_export_then_import_is_the_identity(memory):
     fill(memory)
     lines = list(export_lines(memory))
     assert len(lines) == 5
@@ -72,14 +72,14 @@ def test_an_export_is_imported_to_the_letter(memory):
         assert list(export_lines(fresh)) == lines
         iris, _ = fresh.tasks()
         assert (iris.budget, iris.seed, iris.source) == (20, 11, "tuner")
-        assert fresh.claim_pending(iris.id, owner="you").number == 2  # it came without its owner
+        assert fresh.claim_pending(iris.id, owner="you").number == 2  # imported without its owner
         revision = fresh.revision()
         assert revision > 0
         assert import_lines(fresh, lines) == ImportReport(num_trials=0, num_tasks=0, num_skipped=5)
         assert fresh.revision() == revision
 
 
-def test_lines_written_by_hand_need_little(memory):
+def test_optional_keys_have_defaults(memory):
     texts = [
         "",
         json.dumps(LINE),
@@ -94,7 +94,7 @@ def test_lines_written_by_hand_need_little(memory):
     trials = memory.trials(task.id)
     assert [(t.number, t.score) for t in trials] == [(0, 1.5), (4, 2.0), (5, None)]
     assert trials[1].created == trials[1].finished == "2026-03-01T09:00:00.000000Z"
-    # A gap stays a gap: the count is that of the trials, the next number the next free one.
+    # Gaps are kept: the count is the number of trials, and numbering continues after the largest.
     added = memory.add_trial(task.id, params(), explored=False, owner=None, expected_count=3)
     assert added.number == 6
 
@@ -134,7 +134,7 @@ def test_lines_written_by_hand_need_little(memory):
         ({"score": 3.5}, r"trial 0 of task 'iris' was another one in line 1"),
     ],
 )
-def test_a_bad_line_is_named_and_nothing_is_imported(memory, bad, message):
+def test_invalid_line_raises_and_nothing_is_imported(memory, bad, message):
     if isinstance(bad, dict):
         changed = LINE | bad
         bad = json.dumps({key: value for key, value in changed.items() if value is not ...})
@@ -144,7 +144,7 @@ def test_a_bad_line_is_named_and_nothing_is_imported(memory, bad, message):
     assert memory.snapshot() == ([], [])
 
 
-def test_a_clash_with_the_memory_is_named_and_nothing_is_imported(memory):
+def test_conflict_with_the_memory_raises_and_nothing_is_imported(memory):
     import_lines(memory, [json.dumps(LINE)])
     before = memory.snapshot()
     for clash in ({"score": 2.5}, {"params": params(kind="b")}, {"explored": True}):
@@ -183,7 +183,7 @@ def test_show_of_a_minimising_and_of_an_empty_memory(tmp_path, capsys, monkeypat
     assert next(line for line in shown if line.startswith("wine")).split()[2:] == ["0", "0", "0", "-", "-"]
 
 
-def test_selected_kernels_in_words(memory, monkeypatch):
+def test_format_of_selected_kernels(memory, monkeypatch):
     shares = {"log lam": 0.624, "alpha": 0.375, "kind": 0.001, "alpha x kind": 0.0, "alpha x log lam": 0.0}
     monkeypatch.setattr("jlibo.tune.tuner.Tuner.importance", lambda self: shares)
     assert memory_cli._selected_kernels(memory) == (
@@ -193,7 +193,7 @@ def test_selected_kernels_in_words(memory, monkeypatch):
     assert memory_cli._selected_kernels(memory) == "matters: alpha 100 %"
 
 
-def test_export_and_import_by_hand(file, tmp_path, capsys, monkeypatch):
+def test_export_and_import_commands(file, tmp_path, capsys, monkeypatch):
     lines, space, new = (str(tmp_path / name) for name in ("lines.jsonl", "space.json", "new.db"))
     assert cli.main(["memory", "export", str(file)]) == 0
     printed = capsys.readouterr().out
@@ -213,7 +213,7 @@ def test_export_and_import_by_hand(file, tmp_path, capsys, monkeypatch):
     assert sorted(os.listdir(tmp_path)) == ["lines.jsonl", "memory.db", "new.db", "space.json"]
 
 
-def test_the_direction_travels_with_the_lines(tmp_path, capsys):
+def test_lines_include_the_direction(tmp_path, capsys):
     path, lines, space = (str(tmp_path / name) for name in ("memory.db", "lines.jsonl", "space.json"))
     with Memory.open(path, space=SPACE, maximise=False) as memory:
         fill(memory)
@@ -271,7 +271,7 @@ def test_mistakes_get_one_line_and_exit_code_2(file, tmp_path, capsys):
     assert (file.read_bytes(), sorted(os.listdir(tmp_path))) == before
 
 
-def test_an_export_to_a_pipe_that_closes_is_quiet(tmp_path):
+def test_export_to_a_closed_pipe_prints_no_error(tmp_path):
     path = tmp_path / "memory.db"
     with Memory.open(path, space=SPACE) as memory:
         memory.add_finished(memory.task("iris").id, [(params(), 1.0)] * 2000)
@@ -303,7 +303,7 @@ def is_harmless(text):
     return all(character.isprintable() or character == "\n" for character in text)
 
 
-def test_names_from_a_file_do_not_reach_the_terminal_raw(tmp_path, capsys, monkeypatch):
+def test_names_from_a_file_are_escaped_in_the_terminal(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "1000")
     monkeypatch.setattr("jlibo.tune.tuner.Tuner.importance", lambda self: {HOSTILE: 1.0})
     path = hostile_memory(tmp_path / "memory.db")
@@ -351,7 +351,7 @@ HOSTILE_LINES = {
 
 
 @pytest.mark.parametrize("name", HOSTILE_LINES)
-def test_a_hostile_line_is_one_short_message(file, tmp_path, capsys, name):
+def test_hostile_line_gives_one_short_message(file, tmp_path, capsys, name):
     lines = tmp_path / "lines.jsonl"
     lines.write_text(HOSTILE_LINES[name])
     before = file.read_bytes()
@@ -373,7 +373,7 @@ def run(*arguments, **options):
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 @pytest.mark.parametrize("action", ["export", "import", "salvage"])
-def test_output_to_a_full_device_is_one_line(file, tmp_path, action):
+def test_output_to_a_full_device_gives_one_line(file, tmp_path, action):
     arguments = {
         "export": ["export", file],
         "import": ["import", file, os.devnull],
@@ -385,7 +385,7 @@ def test_output_to_a_full_device_is_one_line(file, tmp_path, action):
     assert "No space left" in done.stderr and done.stderr.count("\n") == 1
 
 
-def test_an_ascii_terminal_shows_escapes(file):
+def test_ascii_terminal_shows_escapes(file):
     ascii_only = {**os.environ, "PYTHONIOENCODING": "ascii", "COLUMNS": "160"}
     script = """
 import sys
@@ -400,7 +400,7 @@ sys.exit(cli.main(["memory", "show", sys.argv[1]]))
     assert rb"[bold]wine[/bold] \u2665" in done.stdout and done.stderr == b""
 
 
-def test_an_export_keeps_the_mode_and_leaves_the_umask_alone(file, tmp_path, monkeypatch):
+def test_export_keeps_file_mode_and_umask(file, tmp_path, monkeypatch):
     mask = os.umask(0o027)
     try:
         monkeypatch.setattr(os, "umask", lambda mask: pytest.fail("the umask belongs to all threads"))
@@ -415,7 +415,7 @@ def test_an_export_keeps_the_mode_and_leaves_the_umask_alone(file, tmp_path, mon
         os.umask(mask)
 
 
-def test_salvage_says_what_was_lost_by_its_exit_code(file, tmp_path, capsys):
+def test_exit_code_of_salvage_reports_losses(file, tmp_path, capsys):
     new, space = tmp_path / "new.db", tmp_path / "space.json"
     space.write_text(json.dumps(SPACE.spec()))
     assert cli.main(["memory", "salvage", str(file), str(new)]) == 0
@@ -447,7 +447,7 @@ def test_salvage_says_what_was_lost_by_its_exit_code(file, tmp_path, capsys):
     assert "note: the search space cannot be read" in capsys.readouterr().out
 
 
-def test_show_does_not_learn_in_a_strangers_huge_space(tmp_path, capsys, monkeypatch):
+def test_show_does_not_learn_in_a_huge_space(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("jlibo.tune.tuner.Tuner.importance", lambda self: pytest.fail("too large"))
     path = tmp_path / "memory.db"
     Memory.open(path, space=SearchSpace({f"p{i}": Float(0, 1) for i in range(200)})).close()

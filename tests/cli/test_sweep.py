@@ -1,4 +1,4 @@
-"""`jlibo sweep`: a file becomes a table and a folder; every mistake is one line that says what would do."""
+"""`jlibo sweep`: its table and folder, resuming, and one line for each mistake that says what is valid."""
 
 import csv
 import os
@@ -37,7 +37,7 @@ lam = [0.1, 0.5]
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """The command, run once; the folder, and what was printed."""
+    """Run the command once; return its folder and the completed process."""
     path = tmp_path_factory.mktemp("sweep")
     (path / "config.toml").write_text(CONFIG)
     command = [
@@ -54,7 +54,7 @@ def finished(tmp_path_factory):
     return path / "out", run
 
 
-def test_a_table_and_a_folder(finished):
+def test_sweep_prints_a_table_and_writes_a_folder(finished):
     out, run = finished
     for words in (
         "lam",
@@ -67,7 +67,7 @@ def test_a_table_and_a_folder(finished):
         str(out),
     ):
         assert words in run.stdout
-    assert run.stderr == ""  # not a terminal: no bar
+    assert run.stderr == ""  # no progress bar without a terminal
     result = Labelled.load(out / "result.npz")
     assert set(result.names) == {"task_regret", "support_size", "recovery", "status", "actions", "regret"}
     assert result.dims("actions") == ("lam", "seed", "agent", "task", "step")
@@ -84,8 +84,8 @@ def test_a_table_and_a_folder(finished):
 
 
 @pytest.mark.slow
-def test_a_seed_is_the_seed_of_reproduce(finished):
-    """The same tasks and draws: what `jlibo reproduce` plays with these settings, step for step."""
+def test_sweep_equals_reproduce_for_the_same_seeds(finished):
+    """Tasks, actions and regret equal those of `jlibo reproduce` with these settings at every step."""
     result = Labelled.load(finished[0] / "result.npz")
     settings = {name: str(value) for name, value in SMALL.items()}
     experiment = override(find("lifelong-cosine"), settings | {"lam": "0.1"})
@@ -96,7 +96,7 @@ def test_a_seed_is_the_seed_of_reproduce(finished):
         np.testing.assert_allclose(ours["regret"], run.regret, rtol=1e-9, atol=1e-9)
 
 
-def test_another_config_in_the_folder_is_one_line(finished, tmp_path, capsys):
+def test_another_config_in_the_folder_gives_one_line(finished, tmp_path, capsys):
     changed = tmp_path / "config.toml"
     changed.write_text(CONFIG.replace("seeds = 3", "seeds = 4"))
     before = {file: file.read_bytes() for file in finished[0].rglob("*") if file.is_file()}
@@ -107,14 +107,14 @@ def test_another_config_in_the_folder_is_one_line(finished, tmp_path, capsys):
     assert {file: file.read_bytes() for file in finished[0].rglob("*") if file.is_file()} == before
 
 
-def test_stopped_by_hand_the_folder_goes_on(finished, tmp_path):
-    """Ctrl-C after the first chunk; the same command then ends with the same files."""
+def test_interrupted_sweep_resumes(finished, tmp_path):
+    """SIGINT comes after the first chunk; the same command then ends with the same files."""
     config = tmp_path / "config.toml"
     config.write_text(CONFIG)
     out = tmp_path / "out"
     command = [sys.executable, "-m", "jlibo.cli", "sweep", str(config), "--x64", "--out", str(out)]
     environment = os.environ | {"XDG_CACHE_HOME": str(finished[0].parent / "cache")}
-    # SIGINT is sent between two chunks. Processes inherit an ignored SIGINT from the shell.
+    # SIGINT is sent between two chunks. The handler is set, since an ignored SIGINT is inherited.
     script = (
         "import signal, sys; from jlibo import cli; from jlibo.sweeps import folder\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
@@ -126,7 +126,7 @@ def test_stopped_by_hand_the_folder_goes_on(finished, tmp_path):
     )
     stopped = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
     said = stopped.stderr
-    (chunk,) = (out / "chunks").iterdir()  # the first that was finished
+    (chunk,) = (out / "chunks").iterdir()  # the first finished chunk
     assert stopped.returncode == 130, said
     assert said == f"jlibo: stopped. Finished chunks are in '{out}'; the same command resumes from there.\n"
     chunk.write_bytes(b"spoilt")
@@ -140,8 +140,8 @@ def test_stopped_by_hand_the_folder_goes_on(finished, tmp_path):
     assert files(out) == files(finished[0])
 
 
-def test_a_full_disk_is_one_line_with_an_exit_code_of_its_own(finished, tmp_path):
-    """No file can get longer than 100 bytes after the first chunk; then there is space again."""
+def test_full_disk_gives_one_line_and_exit_code_74(finished, tmp_path):
+    """After the first chunk no file can exceed 100 bytes; the second run has no such limit."""
     config = tmp_path / "config.toml"
     config.write_text(CONFIG)
     out = tmp_path / "out"
@@ -162,7 +162,7 @@ def test_a_full_disk_is_one_line_with_an_exit_code_of_its_own(finished, tmp_path
     assert f"Finished chunks in '{out}' are kept" in full.stderr and "again to resume" in full.stderr
     assert full.stderr.count("\n") == 1 and full.stdout == ""
     kept = {str(file.relative_to(out)) for file in out.rglob("*") if file.is_file()}
-    (chunk,) = kept - {".lock", "sweep.json"}  # the first that was finished
+    (chunk,) = kept - {".lock", "sweep.json"}  # the first finished chunk
     assert chunk.startswith("chunks/0000")
     command = [sys.executable, "-m", "jlibo.cli", *arguments]
     subprocess.run(command, env=environment, capture_output=True, check=True)
@@ -172,8 +172,8 @@ def test_a_full_disk_is_one_line_with_an_exit_code_of_its_own(finished, tmp_path
 
 
 @pytest.mark.parametrize("options", [["--distributed"], ["--devices", "257"]])
-def test_options_that_cannot_be_followed_are_one_line(options, tmp_path):
-    """In a process of its own: jax has not started there."""
+def test_options_that_cannot_be_met_give_one_line(options, tmp_path):
+    """Runs in a separate process, in which jax has not started."""
     (tmp_path / "config.toml").write_text(CONFIG)
     command = [
         sys.executable,
@@ -191,10 +191,10 @@ def test_options_that_cannot_be_followed_are_one_line(options, tmp_path):
     assert run.stderr.startswith(f"jlibo: {options[0]} should be") and run.stderr.count("\n") == 1
 
 
-# --- the file ---
+# --- config file ---
 
 
-def test_what_a_file_may_leave_out():
+def test_defaults_of_the_config():
     config = check_config({"experiment": "offline-cosine"})
     assert (config.num_seeds, config.first_seed, config.chunk, config.grid) == (20, 0, None, {})
     assert config.outputs == DEFAULT_OUTPUTS
@@ -244,7 +244,7 @@ def test_what_a_file_may_leave_out():
         ({"experiment": "lifelong-glmnet", "outputs": ["recovery"]}, "'outputs' of lifelong-glmnet"),
     ],
 )
-def test_mistakes_name_the_key_and_what_would_do(changes, message):
+def test_mistakes_name_the_key_and_valid_values(changes, message):
     entries = {"experiment": "lifelong-cosine"} | changes
     entries = {name: value for name, value in entries.items() if value is not None}
     with pytest.raises(ValueError) as caught:  # noqa: PT011  (the message is looked at below)
@@ -270,7 +270,7 @@ def test_mistakes_name_the_key_and_what_would_do(changes, message):
     ],
 )
 def test_mistakes_get_one_line_and_exit_code_2(text, options, message, tmp_path, capsys):
-    jax.devices()  # jax has started, so that the command has to take what there is
+    jax.devices()  # jax has started, so the number of devices is fixed
     config = tmp_path / "config.toml"
     if text is not None:
         config.write_text(text)
@@ -283,7 +283,7 @@ def test_mistakes_get_one_line_and_exit_code_2(text, options, message, tmp_path,
 @pytest.mark.parametrize(
     ("kind", "code"), [(BudgetError, 2), (SweepFolderError, 2), (WorkerError, 1), (ClusterError, 1)]
 )
-def test_what_goes_wrong_later_gets_one_line_too(kind, code, tmp_path, capsys, monkeypatch):
+def test_errors_during_the_sweep_give_one_line(kind, code, tmp_path, capsys, monkeypatch):
     def fail(*_, **options):
         assert options["memory_budget"] == 107
         raise kind("in words")
@@ -294,7 +294,7 @@ def test_what_goes_wrong_later_gets_one_line_too(kind, code, tmp_path, capsys, m
     assert capsys.readouterr().err == "jlibo: in words\n"
 
 
-def test_the_example_of_the_guide_is_a_config():
+def test_example_of_the_guide_is_a_valid_config():
     example = Path(__file__).parents[2] / "docs" / "sweep-example.toml"
     config = read_config(example)
     assert config.experiment.name == "lifelong-cosine" and isinstance(config.grid, dict)
