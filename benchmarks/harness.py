@@ -138,7 +138,7 @@ def number(value):
 
 
 def print_table(header, rows):
-    """Return a plain-text table with columns as wide as needed."""
+    """Print a plain-text table with columns as wide as needed."""
     cells = [[str(cell) for cell in row] for row in [header, *rows]]
     widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
     for number, row in enumerate(cells):

@@ -1,4 +1,4 @@
-"""The suite's settings: made before jax starts, so that they hold in every test and every worker process."""
+"""Settings of the test suite, made before jax is imported, so that they apply to all tests and workers."""
 
 import ctypes
 import functools
@@ -17,13 +17,14 @@ os.environ.setdefault("NPROC", str(max(4, os.cpu_count() or 1)))
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("MPLBACKEND", "Agg")
 # Most of the suite's time is the compilation of programs that run for milliseconds. Without optimisation it
-# takes a third of the time. `make test-slow` sets XLA_FLAGS to nothing: its programs are those of users.
+# takes a third of the time. `make test-slow` sets XLA_FLAGS to the empty string: its programs are
+# compiled as for users.
 QUICK_COMPILATION = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-if importlib.metadata.version("jaxlib").startswith("0.10."):  # an unknown flag would end the process
+if importlib.metadata.version("jaxlib").startswith("0.10."):  # an unknown flag aborts the process
     QUICK_COMPILATION += " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
 os.environ.setdefault("XLA_FLAGS", QUICK_COMPILATION)
 
-# A suite that was started in the background ignores SIGINT, and so would every process that a test starts.
+# A suite started in the background ignores SIGINT, which the processes started by tests would inherit.
 if (
     threading.current_thread() is threading.main_thread()
     and signal.getsignal(signal.SIGINT) is signal.SIG_IGN
@@ -36,9 +37,9 @@ import jax
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
-jax.config.update("jax_platforms", os.environ["JAX_PLATFORMS"])  # also when a plugin imported jax before us
+jax.config.update("jax_platforms", os.environ["JAX_PLATFORMS"])  # also if a plugin imported jax earlier
 jax.config.update("jax_enable_x64", True)
-jax.config.update("jax_compilation_cache_dir", None)  # whatever the caller's shell says
+jax.config.update("jax_compilation_cache_dir", None)  # overrides the environment variable
 jax.config.update("jax_numpy_dtype_promotion", "standard")  # third parties need it; see `strict_promotion`
 
 hypothesis.settings.register_profile(
@@ -77,16 +78,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @dataclass
 class TraceCounter:
-    """How often a function's Python body has run: under `jit`, how often it was traced."""
+    """Number of times that a function's Python body has run: under `jit`, the number of traces."""
 
     count: int = 0
 
 
 def count_traces(fn: Callable[..., Any]) -> tuple[Callable[..., Any], TraceCounter]:
-    """Wrap `fn`, to be passed to `jax.jit`, so that the counter beside it goes up at every trace.
+    """Return a wrapped `fn`, to be passed to `jax.jit`, and a counter of its traces.
 
     `chex.assert_max_traces` is enough for an upper limit. This counts exactly, so that a test can compare
-    before and after, and wraps what has no source code of its own, such as a `partial`.
+    before and after, and wraps objects without source code, such as a `partial`.
     """
     counter = TraceCounter()
 
@@ -105,13 +106,13 @@ def _count_traces() -> Callable[..., tuple[Callable[..., Any], TraceCounter]]:
 
 @pytest.fixture(autouse=True)
 def _new_trace_counts() -> None:
-    """Forget what `chex.assert_max_traces` counted: it counts by source code, across parametrised tests."""
+    """Reset the counts of `chex.assert_max_traces`, which are by source code, across parametrised tests."""
     chex.clear_trace_counter()
 
 
 @pytest.fixture(autouse=True)
 def _no_compilation_cache() -> Iterator[None]:
-    """Undo what the command line sets in this process: later tests must not write to its cache."""
+    """Undo the settings of the command line in this process: later tests must not write to its cache."""
     yield
     if jax.config.jax_compilation_cache_dir:
         jax.config.update("jax_compilation_cache_dir", None)
@@ -144,6 +145,6 @@ def _bounded_memory() -> Iterator[None]:
 
 @pytest.fixture
 def strict_promotion() -> Iterator[None]:
-    """No silent change of dtype or rank within the test."""
+    """Raise an error on implicit promotion of dtype or rank within the test."""
     with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
         yield

@@ -1,7 +1,7 @@
-"""The suite's oracle: plain NumPy in float64, with loops and dense solves, written apart from the library.
+"""Reference implementations in NumPy and float64, with loops and dense solves, independent of the library.
 
-Nothing here imports jlibo. Where the library is clever (rank-one updates, accelerated proximal gradient, no
-block-diagonal matrix), this file is blunt (dense inverses, block coordinate descent, an explicit matrix).
+Nothing here imports jlibo. Where the library has rank-one updates, accelerated proximal gradient and no
+block-diagonal matrix, this file has dense inverses, block coordinate descent and an explicit matrix.
 
 | here | paper |
 |---|---|
@@ -42,7 +42,7 @@ def group_norms(coef, groups=None):
 
 
 def residuals(design, targets, mask, coef):
-    """Per task, targets less predictions on the rows present."""
+    """Per task, targets minus predictions on the rows present."""
     rows, values = rows_present(design, targets, mask)
     return [values[task] - rows[task] @ coef[task] for task in range(len(rows))]
 
@@ -62,7 +62,7 @@ def group_lasso_objective(design, targets, lam, groups, mask, coef):
 
 
 def group_lasso_gap(design, targets, lam, groups, mask, coef):
-    """Objective less the dual value of the best feasible multiple of the residual.
+    """Objective minus the dual value of the best feasible multiple of the residual.
 
     The dual is D(u) = u.y - (N/4) ||u||^2 subject to ||X_j^T u|| <= lam for every group j. Along the ray
     u = s * (2/N) * residual it is a parabola in s, so the best feasible s is its vertex, clipped.
@@ -167,7 +167,7 @@ def _newton_step(matrix, target, columns, lam, coef):
         hessian[block, block] += lam / size * (np.eye(len(cols)) - np.outer(direction, direction))
         start += len(cols)
     step = np.zeros_like(coef)
-    # A norm near nothing makes curvature near infinity: go on without the step.
+    # A norm near zero gives a curvature near infinity: skip the step.
     with contextlib.suppress(np.linalg.LinAlgError):
         step[where] = -np.linalg.lstsq(hessian, gradient, rcond=1e-13)[0]
     return step
@@ -177,8 +177,8 @@ def group_lasso_solve(design, targets, lam, groups=None, mask=None, tol=1e-12, m
     """Block coordinate descent with exact block updates, and Newton steps on the support it finds.
 
     Runs until the duality gap is at most `tol` times (1/N) ||y||^2, and returns (coef[m, d], gap). The gap is
-    the certificate: look at it before you trust the answer. A Newton step is taken only where it lowers the
-    objective, so that the method stays a descent method.
+    the certificate: check it before using the solution. A Newton step is taken only if it decreases the
+    objective, so that the method remains a descent method.
     """
     matrix, target, columns = block_diagonal(design, targets, groups, mask)
     num_tasks, num_features = np.shape(design)[0], np.shape(design)[2]
@@ -218,11 +218,11 @@ def group_lasso_solve(design, targets, lam, groups=None, mask=None, tol=1e-12, m
 
 
 def random_problem(rng, num_tasks, num_rows, group_sizes, unequal=True, collinear=True):
-    """A multi-task problem with the awkward parts: dict(design, targets, mask, groups).
+    """A random multi-task problem with difficult properties: dict(design, targets, mask, groups).
 
     Feature ids of a group are interleaved with those of others. With `unequal`, each task keeps at least one
-    row, and absent rows hold 1e3, so that a leak of the mask is seen. With `collinear`, some columns are
-    exact copies of others and some differ from another by 1e-6.
+    row, and absent rows hold 1e3, so that a result that depends on them fails. With `collinear`, some columns
+    are exact copies of others and some differ from another by 1e-6.
     """
     num_features = int(np.sum(group_sizes))
     groups = rng.permutation(np.repeat(np.arange(len(group_sizes)), group_sizes))
@@ -264,7 +264,7 @@ def exact_posterior(features, variance, indices, targets, noise_std, digits=80):
     """Posterior mean and variance at all rows of `features` after observing some, with `digits` digits.
 
     The weights have mean zero and independent variances `variance`. Observations of one row enter by their
-    average, whose noise is noise_std^2 / count, so that tiny noise costs no accuracy here.
+    average, whose noise is noise_std^2 / count, so that tiny noise does not reduce the accuracy.
     """
     with localcontext() as context:
         context.prec = digits

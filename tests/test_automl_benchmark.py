@@ -1,4 +1,4 @@
-"""The AutoML benchmark on toy tables: its measures, and that no configuration is tried twice."""
+"""The AutoML benchmark on toy tables: its measures of regret, and that no configuration is tried twice."""
 
 import importlib.util
 import itertools
@@ -19,7 +19,7 @@ from benchmarks.automl_table import (
 
 
 def toy_problem(values: np.ndarray) -> Problem:
-    """Configurations on a line; the parameters are not written in the order of their names."""
+    """Configurations on a line; the parameters are not in the order of their names."""
     values = np.asarray(values, float)
     grid = np.linspace(0, 1, values.shape[1])
     params = np.stack([10 * grid, np.full(grid.size, 7.0), 1 - grid], axis=1)
@@ -33,10 +33,10 @@ def small() -> Problem:
     return thin(make_problem("glmnet", jlibo.load_table("glmnet"), "auc"), num_tasks=4, every=4)
 
 
-# --- the table and what is measured ---
+# --- the table and the measures ---
 
 
-def test_columns_follow_the_sorted_names_and_a_constant_parameter_is_left_out():
+def test_columns_follow_sorted_names_without_constant_parameters():
     problem = toy_problem([[1, 2, 3]])
     assert problem.space.names == ("a", "b")
     np.testing.assert_allclose(problem.points, [[1, 0], [0.5, 0.5], [0, 1]])
@@ -51,12 +51,12 @@ def test_regret_is_normalised_by_the_range_of_the_task():
     np.testing.assert_allclose(problem.regret(runs), [[1, 0.5, 0], [1, 1 / 3, 1 / 3], [0, 0, 0]])
 
 
-def test_a_run_that_ended_keeps_its_regret():
+def test_regret_is_constant_after_the_run_ends():
     problem = toy_problem([[0, 5, 10, np.nan]])
     np.testing.assert_allclose(problem.regret(np.array([[1, -1, -1]])), [[0.5, 0.5, 0.5]])
 
 
-def test_random_search_has_its_expectation_over_all_subsets():
+def test_random_regret_equals_the_mean_over_all_subsets():
     problem = toy_problem([[3, 1, 4, 1, 5], [2, np.nan, 7, 1, 8]])
     expected = np.zeros((2, 5))
     for task in range(2):
@@ -67,7 +67,7 @@ def test_random_search_has_its_expectation_over_all_subsets():
     np.testing.assert_allclose(random_regret(problem, 5), expected, atol=1e-12)
 
 
-def test_unrelated_tasks_are_the_same_surfaces_turned(small):
+def test_unrelated_tasks_have_swapped_and_reversed_coordinates(small):
     moved = draw_unrelated(small, 2, seed=0)
     assert moved.shape == (2, 4, *small.points.shape)
     centred = np.sort(np.abs(moved - 0.5), axis=-1)
@@ -75,7 +75,7 @@ def test_unrelated_tasks_are_the_same_surfaces_turned(small):
     assert len({moved[order, task].tobytes() for order in range(2) for task in range(4)}) > 2
 
 
-def test_errors_are_over_orders_or_over_repeats():
+def test_standard_errors_are_over_orders_or_over_repeats():
     problem = toy_problem([[0, 1], [0, 1]])
     study = automl_report.Study(problem, np.array([[0, 1], [1, 0]]))
     study.add_orders("adaptive", np.array([[[0, 1], [1, 0]], [[1, 0], [1, 0]]]))
@@ -92,7 +92,7 @@ def test_errors_are_over_orders_or_over_repeats():
 # --- the methods ---
 
 
-def test_snapping_takes_the_nearest_and_never_repeats(small):
+def test_snap_returns_the_nearest_untried_configuration(small):
     rng = np.random.default_rng(0)
     tried = np.zeros(len(small.points), bool)
     rows = []
@@ -107,7 +107,7 @@ def test_snapping_takes_the_nearest_and_never_repeats(small):
 
 
 @pytest.mark.slow
-def test_jlibo_part_tries_nothing_twice_and_is_reported(small, tmp_path, capsys):
+def test_jlibo_runs_have_no_repeats_and_are_reported(small, tmp_path, capsys):
     orders = draw_orders(small, 2, seed=0)
     runs, unrelated, seconds = automl.play_modes(small, orders, budget=6, seed=0)
     assert set(runs) == {"gp-ucb", "paper", "gp-ei", "adaptive"}
@@ -119,7 +119,7 @@ def test_jlibo_part_tries_nothing_twice_and_is_reported(small, tmp_path, capsys)
             assert run.shape == (2, 4, 6)
             assert all(len(set(task)) == 6 for order in run.tolist() for task in order), name
             of.add_orders(name, run)
-    # Without observations the four corners have equal variance, the largest: one of them is drawn.
+    # Without observations the four corners have the largest variance, which is equal: one of them is drawn.
     starts = small.points[runs["gp-ei"][:, :, 0]]
     assert np.isin(starts, (0, 1)).all()
     assert len({tuple(start) for start in starts.reshape(-1, 2).tolist()}) > 1
@@ -131,7 +131,7 @@ def test_jlibo_part_tries_nothing_twice_and_is_reported(small, tmp_path, capsys)
     assert len(aims) == 3 and all(isinstance(aim["met"], bool) for aim in aims)
 
 
-def test_a_parameter_file_of_other_tasks_is_read(tmp_path):
+def test_csv_file_is_read(tmp_path):
     path = tmp_path / "table.csv"
     lines = [
         f"{task},{rate},{depth + task},{rate * depth}"
@@ -151,19 +151,19 @@ needs_optuna = pytest.mark.skipif(importlib.util.find_spec("optuna") is None, re
 
 
 @needs_optuna
-def test_optuna_tries_nothing_twice_and_starts_again_from_the_file(small, tmp_path):
+def test_optuna_has_no_repeats_and_resumes_from_the_file(small, tmp_path):
     settings = dict(folder=tmp_path, budget=14, repeats=1, seed=0, workers=1)
     runs = automl_peers.run_peers(["optuna-tpe"], thin(small, num_tasks=1), **settings)["optuna-tpe"]
     assert len(set(runs.actions[0, 0].tolist())) == 14 and runs.actions.min() >= 0
     assert not runs.missing() and runs.path.exists()
     again = automl_peers.run_peers(["optuna-tpe"], thin(small, num_tasks=1), **settings)["optuna-tpe"]
     np.testing.assert_array_equal(again.actions, runs.actions)
-    assert again.seconds == runs.seconds  # the same run, not computed again
+    assert again.seconds == runs.seconds  # read from the file, not computed again
 
 
 @needs_optuna
-def test_optuna_is_told_what_was_tried(small):
-    """At the end all configurations were tried, whatever was suggested."""
+def test_optuna_tries_every_configuration(small):
+    """With more trials than configurations, each configuration is tried once, for any suggestions."""
     points, values, _ = thin(small, every=8).of_task(0)
     run, _ = automl_peers.run_peer("optuna-tpe", points, values, 99, 3)
     assert sorted(run) == list(range(len(points)))

@@ -1,6 +1,6 @@
 """The speed benchmarks: the contenders do the same work, and the output can be parsed.
 
-No test asserts a time. Whole scripts at their quick size are slow tests; the quick tests run their parts.
+No test asserts a time. Whole scripts at their quick size are slow tests; the fast tests call their functions.
 """
 
 import json
@@ -42,7 +42,7 @@ def check_result(result, name):
 
 
 @pytest.mark.timeout(900)
-def test_numpy_plays_what_jlibo_plays():
+def test_numpy_and_jlibo_choose_equal_actions_and_supports():
     agree = paper_experiment.agreement(num_seeds=2, num_tasks=3, horizon=16)
     assert {name: agree[name] for name in agree if name != "size"} == {
         "plain_actions": 1.0,
@@ -72,7 +72,7 @@ def test_every_numpy_solver_reaches_the_gap(num_tasks):
     np.testing.assert_allclose(warm, baselines.fista(rows, targets, 0.3, 1e-8, None), atol=1e-2)
 
 
-def test_the_solver_that_is_chosen_reaches_the_gap():
+def test_chosen_solver_reaches_the_gap():
     rows, targets = problem(1, 3)
     solver = baselines.GroupLasso(1e-5)
     solver.choose("libo", rows, targets, 0.3)
@@ -80,7 +80,7 @@ def test_the_solver_that_is_chosen_reaches_the_gap():
     assert baselines.relative_gap(rows, targets, 0.3, solver("libo", rows, targets, 0.3)) <= 2e-5
 
 
-def test_jlibo_and_scikit_learn_suggest_the_same(tmp_path):
+def test_jlibo_and_scikit_learn_give_equal_suggestions(tmp_path):
     data = features, places, rewards = gp_step.draw_data(12)
     path = tmp_path / "data.npz"
     scaled = features / np.sqrt(gp_step.NUM_FEATURES)
@@ -96,14 +96,14 @@ def test_jlibo_and_scikit_learn_suggest_the_same(tmp_path):
         peer.close()
 
 
-def test_work_counts_the_product_and_the_factor():
+def test_work_counts_operations_and_bytes():
     flops, num_bytes = roofline.work(3)
     n, d = roofline.NUM_CANDIDATES, roofline.NUM_FEATURES
     assert flops == 3 * (2 * n * d + 6 * d**2 + 9 * n)
     assert num_bytes == 4 * (3 * (2 * d**2 + 4 * n) + n * d)
 
 
-# --- what is printed and written ---
+# --- output ---
 
 
 def result_of(name, **rest):
@@ -118,7 +118,7 @@ def result_of(name, **rest):
     }
 
 
-def test_results_say_what_was_met_and_keep_the_notes():
+def test_markdown_has_aims_and_notes():
     text = results.markdown({"roofline": result_of("roofline"), "gp_step": result_of("gp_step")})
     assert text.index("## One suggestion") < text.index("## Distance")
     assert "| gp_step | fast | at least 10 | 12 | met |" in text
@@ -127,7 +127,7 @@ def test_results_say_what_was_met_and_keep_the_notes():
     assert "quick run" in results.markdown({"gp_step": result_of("gp_step", quick=True)})
 
 
-def test_a_run_of_some_keeps_the_others(tmp_path, monkeypatch):
+def test_running_some_benchmarks_keeps_the_stored_results_of_others(tmp_path, monkeypatch):
     out = tmp_path / "RESULTS.md"
     answers = {"gp_step": result_of("gp_step"), "roofline": result_of("roofline")}
     monkeypatch.setattr(results, "run_script", lambda name, quick: answers.get(name))
@@ -138,12 +138,12 @@ def test_a_run_of_some_keeps_the_others(tmp_path, monkeypatch):
     assert "## One suggestion" in out.read_text() and "## Distance" in out.read_text()
 
 
-def test_an_aim_without_a_figure_is_missed():
+def test_aim_without_a_measurement_is_not_met():
     assert not harness.aim("fast", 10, None)["met"]
     assert not harness.aim("fast", 10, float("nan"))["met"]
 
 
-def test_an_aim_is_not_met_by_leaving_a_peer_out():
+def test_aim_is_not_met_if_a_peer_is_missing():
     seconds = {"jlibo": 1e-4, "sklearn": 1.0, "botorch": 2.0, "gpjax": 0.5}
     whole = gp_step.peer_aim(50, seconds, ["sklearn", "botorch", "gpjax"])
     assert whole["met"] and whole["measured"] == pytest.approx(5000) and "gpjax" in whole["aim"]
@@ -172,12 +172,12 @@ def run_script(name, tmp_path):
 @pytest.mark.timeout(900)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["gp_step", "roofline"])
-def test_a_quick_run_prints_one_json_line(name, tmp_path):
+def test_quick_run_prints_one_json_line(name, tmp_path):
     check_result(run_script(name, tmp_path), name)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", ["paper_experiment", "scaling", "gpu"])
-def test_a_quick_run_of_the_long_ones_prints_one_json_line(name, tmp_path):
+def test_quick_run_of_long_scripts_prints_one_json_line(name, tmp_path):
     check_result(run_script(name, tmp_path), name)

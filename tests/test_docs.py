@@ -1,4 +1,4 @@
-"""The documentation agrees with the code: blocks run, links and names exist, everything public is listed."""
+"""The documentation agrees with the code: blocks run, links and names exist, all public names are listed."""
 
 import ast
 import importlib
@@ -108,7 +108,7 @@ def test_guides_have_python_blocks(name):
     assert len(python_blocks(ROOT / name)) >= 2
 
 
-def test_a_broken_block_fails_and_names_its_line(tmp_path):
+def test_error_in_a_block_names_its_line(tmp_path):
     page = tmp_path / "page.md"
     first, second = "```python\nx = 1\n```", "    ```python\n    y = x\n    y.missing\n    ```"
     page.write_text(f"# Page\n\n{first}\n\nText.\n\n- item\n\n{second}\n")
@@ -119,8 +119,8 @@ def test_a_broken_block_fails_and_names_its_line(tmp_path):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
-def test_every_block_names_a_known_language(page):
-    # A block under another name, or under none, would hide Python code from the tests above.
+def test_every_block_has_a_known_language(page):
+    # Python code in a block with another language, or with none, would not be run by the tests above.
     assert {block.language for block in blocks_of(page)} <= LANGUAGES
     fences = re.findall(r"^[ ]*(?:`{3,}|~{3,})", page.read_text(encoding="utf-8"), re.MULTILINE)
     assert len(fences) == 2 * len(blocks_of(page)), "a fence is not closed"
@@ -130,7 +130,7 @@ def test_every_block_names_a_known_language(page):
 
 
 def public_names(module: ModuleType) -> set[str]:
-    """What a module defines or re-exports (`from x import y as y`, or `__all__`)."""
+    """The names that a module defines or re-exports (`from x import y as y`, or `__all__`)."""
     names = set(getattr(module, "__all__", ()))
     for node in ast.parse(inspect.getsource(module)).body:
         if isinstance(node, ast.ImportFrom):
@@ -154,7 +154,7 @@ def documented_names() -> set[str]:
 
 
 def find(name: str):
-    """The object that a dotted name stands for."""
+    """The object of a dotted name."""
     parts = name.split(".")
     for cut in range(len(parts), 0, -1):
         try:
@@ -167,7 +167,7 @@ def find(name: str):
     raise ModuleNotFoundError(name)
 
 
-def test_reference_has_everything_public():
+def test_reference_lists_all_public_names():
     documented = documented_names()
     assert len(documented) > 100
     for module_name in PUBLIC_MODULES:
@@ -179,7 +179,7 @@ def test_reference_has_everything_public():
             name
             for name in names
             if prefix + name not in documented
-            # What `jlibo` offers too has one entry, there.
+            # Names that `jlibo` re-exports are listed once, under `jlibo`.
             and not (f"jlibo.{name}" in documented and find(f"jlibo.{name}") is getattr(module, name))
         }
         assert not missing, f"{module_name}: not in docs/api: {sorted(missing)}"
@@ -192,7 +192,7 @@ def test_names_in_text_exist(page):
         find(name)
 
 
-def test_reference_has_every_command_and_option(capsys):
+def test_reference_lists_every_command_and_option(capsys):
     (script,) = importlib.metadata.entry_points(group="console_scripts", name="jlibo")
     text = (API / "cli.md").read_text(encoding="utf-8")
 
@@ -218,7 +218,7 @@ def test_readme_is_short():
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "CONTRIBUTING.md"], ids=page_id)
-def test_links_lead_to_files(page):
+def test_linked_files_exist(page):
     # Links of the pages in docs/ are checked by `make docs`.
     text = FENCE.sub("", page.read_text(encoding="utf-8"))
     links = [link for link in re.findall(r"\]\(([^)#]+)", text) if "://" not in link]
@@ -249,7 +249,7 @@ def test_make_targets_exist(page):
         ('<img src="lifelong-cosine.png">', False),
     ],
 )
-def test_build_tells_external_resources(tag, is_external):
+def test_build_detects_external_resources(tag, is_external):
     pytest.importorskip("mkdocs", reason="the extra `docs` is not installed")
     spec = importlib.util.spec_from_file_location("docs_hooks", ROOT / "docs" / "hooks.py")
     hooks = importlib.util.module_from_spec(spec)

@@ -1,4 +1,4 @@
-"""Files written whole: permissions, drafts, and errors that name the file."""
+"""Atomic writing of files: permissions, temporary files, and errors that name the file."""
 
 import errno
 import os
@@ -14,7 +14,7 @@ posix = pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
 
 @posix
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o027, 0o077])
-def test_a_new_file_follows_the_umask_and_a_replaced_one_keeps_its_mode(tmp_path, umask):
+def test_new_file_follows_the_umask_and_replaced_file_keeps_its_mode(tmp_path, umask):
     code = (
         "import os, sys; from pathlib import Path; from jlibo.files import write_atomically\n"
         f"os.umask({umask}); path = Path(sys.argv[1]) / 'file'\n"
@@ -24,7 +24,7 @@ def test_a_new_file_follows_the_umask_and_a_replaced_one_keeps_its_mode(tmp_path
         "write_atomically(path.with_name('own'), lambda file: file.write(b'a'), mode=0o600)\n"
         "print(oct(path.with_name('own').stat().st_mode & 0o777))\n"
     )
-    # A child without jax: only this one module is imported.
+    # The child process imports only this module, without jax.
     stub = (
         "import sys, types\n"
         "package = sys.modules['jlibo'] = types.ModuleType('jlibo'); package.__path__ = [sys.argv[2]]\n"
@@ -37,14 +37,14 @@ def test_a_new_file_follows_the_umask_and_a_replaced_one_keeps_its_mode(tmp_path
 
 @posix
 @pytest.mark.parametrize("write", [write_atomically])
-def test_the_umask_is_never_set(tmp_path, monkeypatch, write):
-    """It belongs to the process: while it is another, files of other threads come out readable by others."""
+def test_umask_is_not_changed(tmp_path, monkeypatch, write):
+    """The umask is shared by all threads: changing it could make files of other threads readable by all."""
     monkeypatch.setattr(os, "umask", lambda mask: pytest.fail("the umask was set"))
     for _ in range(2):
         write(tmp_path / "file", lambda file: file.write(b"a"))
 
 
-def test_a_failure_leaves_the_old_file_and_no_draft_and_names_the_file(tmp_path):
+def test_failed_write_keeps_the_old_file_and_names_it(tmp_path):
     path = tmp_path / "file"
     write_atomically(path, lambda file: file.write(b"old"))
 
@@ -59,7 +59,7 @@ def test_a_failure_leaves_the_old_file_and_no_draft_and_names_the_file(tmp_path)
     assert is_draft(tmp_path / ".draft-file-0") and not is_draft(path)
 
 
-def test_an_error_with_a_name_keeps_it(tmp_path):
+def test_error_with_a_filename_keeps_it(tmp_path):
     with pytest.raises(FileNotFoundError) as caught, naming(tmp_path):
         (tmp_path / "missing").read_bytes()
     assert caught.value.filename == str(tmp_path / "missing")

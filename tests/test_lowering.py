@@ -1,7 +1,7 @@
 """Every compiled entry of the library lowers for cuda and tpu, and none calls back to the host.
 
-One table of entries, each a function of arrays; a walk through the package sees to it that no jitted function
-is missing from the table. What is lowered here is never compiled: there may be no such device.
+One table of entries, each a function of arrays; a test checks that every jitted function of the package is in
+the table. The programs are lowered but not compiled, as the machine may have no such device.
 """
 
 import importlib
@@ -58,7 +58,7 @@ LEARNERS = {
 
 
 class Entry(NamedTuple):
-    """A function of arrays, their shapes, and the jitted functions of the package that it goes through."""
+    """A function of arrays, their shapes, and the jitted functions of the package that it calls."""
 
     fn: Callable[..., Any]
     shapes: tuple[Any, ...]
@@ -323,7 +323,7 @@ ENTRIES: dict[str, Callable[[], Entry]] = {
 
 @cache
 def lowered(name):
-    """The text of the program, after the same for each platform was seen to be there."""
+    """Lower the entry for each platform, and return the text of the program."""
     entry = ENTRIES[name]()
     exported = export.export(jax.jit(entry.fn), platforms=PLATFORMS)(*entry.shapes)
     assert exported.platforms == PLATFORMS
@@ -339,13 +339,13 @@ def test_lowers_for_accelerators_without_callbacks(name):
     assert callbacks(lowered(name)) == []
 
 
-def test_a_callback_would_be_seen():
-    """With progress on there is one, and the search above finds it."""
+def test_callbacks_are_detected():
+    """A run with a progress callback contains one, and `callbacks` finds it."""
 
     def run(data):
         return lifelong(("FixedPrior",), data, progress_fn=lambda done: None)
 
-    # On this machine's own platform: a callback cannot be lowered for a device that is not there.
+    # For this machine's platform: a callback cannot be lowered for a missing device.
     text = jax.jit(run).lower(KEY).as_text()
     assert callbacks(text) != []
 

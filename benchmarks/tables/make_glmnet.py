@@ -65,7 +65,7 @@ def settings() -> dict:
 
 
 def fingerprint(spec: datasets.DataSet, setting: dict) -> str:
-    """Return whether a part file was made with these settings for this data set."""
+    """Return a hash of the settings and the data set, which a part file must match to be reused."""
     text = json.dumps([setting, vars(spec)], sort_keys=True, default=list)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -169,7 +169,7 @@ def _end_with_parent() -> None:
 
 
 def combine(specs: list[datasets.DataSet], work: Path, setting: dict) -> tuple[bytes, bytes]:
-    """Write the table and its provenance from the parts, in the order of `specs`."""
+    """Return the table and its provenance as bytes, made from the parts in the order of `specs`."""
     parts = [read_part(part_path(work, spec.name), fingerprint(spec, setting)) for spec in specs]
     absent = [spec.name for spec, part in zip(specs, parts, strict=True) if part is None]
     if absent:

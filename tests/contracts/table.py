@@ -1,7 +1,7 @@
 """One entry for every policy, meta-learner, scaling and environment of the package.
 
-Each entry maps a name to a function of a seed that returns an instance: other seeds change numbers alone, so
-that one program runs them all. `concrete_classes` finds the classes of the package; a class without an entry
+Each entry maps a name to a function of a seed that returns an instance: the seed changes only numbers, so
+that one program runs all seeds. `concrete_classes` finds the classes of the package; a class without an entry
 fails `test_every_class_is_in_the_table`.
 """
 
@@ -46,7 +46,7 @@ NUM_TASKS, HORIZON, NUM_CANDIDATES = 3, 5, 7
 POINTS = np.sort(np.random.default_rng(0).random((NUM_CANDIDATES, 1)), axis=0)  # no ties, as on a grid
 
 POLICIES = {
-    # Python numbers, whole and not: the seed makes a sweep.
+    # Python ints and floats; different seeds give a sweep.
     "gp_ucb": lambda seed: GPUCB(10.0 + seed, 0.1),
     "gp_ucb_theory": lambda seed: GPUCB(TheoreticalNu(1 + seed, 0.1, 0.1), 0.1),
     "gp_ts": lambda seed: GPTS(0.1, 1 + seed),
@@ -59,7 +59,7 @@ POLICIES = {
 
 
 class OneOf(AbstractPolicy):
-    """One of several policies, by number, so that all policies share a program."""
+    """One of several policies, selected by index, so that all policies share a program."""
 
     policies: list[AbstractPolicy]
     number: jax.Array
@@ -101,7 +101,7 @@ def _table(seed, dtype, own):
 
 
 def _parabola(point, centre):
-    return -jnp.sum((point - centre.astype(point.dtype)) ** 2)  # rewards have the dtype that this returns
+    return -jnp.sum((point - centre.astype(point.dtype)) ** 2)  # the returned dtype is that of the rewards
 
 
 def _centre(index, key):
@@ -121,7 +121,7 @@ ENVS = {
 
 
 def concrete_classes(base: type) -> set[type]:
-    """Return the classes of the package that implement `base`, also those that no package re-exports."""
+    """Return the classes of the package that implement `base`, including those that are not re-exported."""
     for module in pkgutil.walk_packages(jlibo.__path__, "jlibo."):
         if not module.name.startswith(("jlibo.integrations", "jlibo.plot", "jlibo.cli", "jlibo.sweeps.dask")):
             importlib.import_module(module.name)

@@ -1,7 +1,7 @@
-"""One contract for every feature map, policy, posterior function and solver, through one table of cases.
+"""The contract of every feature map, policy, posterior function and solver, by one table of cases.
 
-Every function is the same under `jit`, `vmap` and eagerly, keeps the precision of its data, is traced once
-for all numbers, and lowers for cpu, cuda and tpu; every module is a pytree of arrays.
+Every function gives equal results under `jit`, `vmap` and eagerly, keeps the dtype of its data, is traced
+once for all numbers, and lowers for cpu, cuda and tpu; every module is a pytree of arrays.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ from tests.features.test_features import points_of
 COSINE = Cosine(6)
 
 
-# --- the arguments, made for a seed and a dtype: other numbers, the same shapes ---
+# --- arguments for a seed and a dtype; shapes do not depend on the seed ---
 
 
 def normal(seed, *shape, dtype):
@@ -73,7 +73,7 @@ def key_of(seed, dtype):
 
 
 def argument(maker):
-    """A part of the arguments that is made from the seed alone, such as a policy."""
+    """An argument that depends only on the seed, such as a policy."""
     return lambda seed, dtype: maker(seed)
 
 
@@ -163,7 +163,7 @@ def floating(tree):
 
 
 @every_case
-def test_jit_equals_eager_and_other_numbers_are_not_traced_again(name):
+def test_jit_equals_eager_without_retracing(name):
     @jax.jit
     @chex.assert_max_traces(n=1)
     def jitted(*args):
@@ -175,7 +175,7 @@ def test_jit_equals_eager_and_other_numbers_are_not_traced_again(name):
 
 
 @every_case
-def test_vmap_equals_a_loop(name):
+def test_batched_equals_looped(name):
     lanes = [arguments(name, seed, "float64") for seed in (0, 1)]
     batch = jax.tree.map(lambda *leaves: jnp.stack(leaves), *lanes)
     out = jax.jit(jax.vmap(CASES[name].fn))(*batch)
@@ -185,8 +185,8 @@ def test_vmap_equals_a_loop(name):
 
 @every_case
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_keeps_the_precision_of_its_data(name, dtype):
-    """Also float32 while x64 is on, with Python numbers, or float64 scalars, as everything else."""
+def test_output_dtype_equals_input_dtype(name, dtype):
+    """Including float32 while x64 is enabled, with Python numbers or float64 scalars as other arguments."""
     out = jax.eval_shape(CASES[name].fn, *arguments(name, 0, dtype))
     assert floating(out) <= {dtype}
 
@@ -210,7 +210,7 @@ def test_python_numpy_and_jax_numbers_share_one_trace(make):
         assert scores(make(seed), belief).dtype == np.float32
 
 
-def test_an_eager_maximise_is_compiled_once():
+def test_eager_maximise_is_compiled_once():
     calls = []
 
     class Counted(jlibo.AbstractPolicy):

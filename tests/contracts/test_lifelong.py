@@ -1,8 +1,8 @@
-"""Every policy x meta-learner x scaling x environment keeps the contract of `run_lifelong`.
+"""Every policy x meta-learner x scaling x environment satisfies the contract of `run_lifelong`.
 
-The whole product is traced with abstract values, which shows that it runs and what comes out: structure,
-shapes and dtypes. Compiling costs seconds a program, so that numbers are computed for a part of it, with all
-policies in one program; the slow tests compute them for the whole product.
+The whole product is traced with abstract values, which checks structure, shapes and dtypes. Compiling takes
+seconds per program, so numbers are computed only for a part of the product, with all policies in one program;
+the slow tests compute them for the whole product.
 """
 
 import operator
@@ -31,7 +31,7 @@ from tests.contracts.table import (
 )
 from tests.features.test_features import CASES as MAPS
 
-# Programs that run for a moment: with less optimisation they compile in half the time.
+# The programs run briefly: with less optimisation they compile in half the time.
 quick_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 KEY = jax.random.key(0)
 SIZES = dict(num_tasks=NUM_TASKS, horizon=HORIZON)
@@ -86,9 +86,8 @@ def check_fields(result, dtype, batch=()):
 @pytest.mark.parametrize("env", ENVS)
 @pytest.mark.parametrize("scaling", SCALINGS)
 @pytest.mark.parametrize("learner", LEARNERS)
-def test_every_combination_keeps_shapes_dtypes_and_the_state(learner, scaling, env):
-    """With every policy: `OneOf` traces them all. In float32 with x64 enabled, so that a value of another
-    precision would show."""
+def test_every_combination_keeps_shapes_dtypes_and_state_structure(learner, scaling, env):
+    """`OneOf` traces every policy. In float32 with x64 enabled, so that a float64 value is detected."""
     learner, scaling, env = LEARNERS[learner](0), SCALINGS[scaling](0), ENVS[env](0, "float32")
     one_policy = OneOf([make(0) for make in POLICIES.values()], jnp.asarray(0))
     result = jax.eval_shape(
@@ -103,7 +102,7 @@ def test_every_combination_keeps_shapes_dtypes_and_the_state(learner, scaling, e
 
 # --- numbers: every pair of kinds, and all policies with all learners ---
 
-# A learner's programs take seconds to compile, "adaptive" and "self_tuned" most: each learner is in few.
+# A learner's programs take seconds to compile, "adaptive" and "self_tuned" most, so each learner is in few.
 PRIORS = ("full", "full_matrix", "mean_and_covariance")
 PROGRAMS = [
     ("synthetic", "raw", "float32", ("meta_kgl", "self_tuned")),
@@ -129,8 +128,8 @@ def short(value):
 
 
 @pytest.mark.parametrize("env, scaling, dtype, names", PROGRAMS + WHOLE_PRODUCT, ids=short)
-def test_a_batch_of_all_policies_gives_sound_numbers(env, scaling, dtype, names):
-    """All policies are a batch. The second call has other numbers in every module, and the same program."""
+def test_batch_of_all_policies_gives_valid_results(env, scaling, dtype, names):
+    """The second call has different numbers in every module and reuses the program."""
 
     @quick_jit
     @chex.assert_max_traces(n=1)
@@ -175,13 +174,13 @@ def check_numbers(result, env, learner):
 
 
 def check_same_prior(first, second):
-    """The same prior as a diagonal and as a matrix: every policy plays the same."""
-    # A draw of weights depends on the order of the factor's columns, which differs.
+    """The same prior as a diagonal and as a matrix gives equal actions for every policy."""
+    # Draws of weights depend on the order of the factor's columns, which differs.
     others = [number for number, name in enumerate(POLICIES) if name != "gp_ts"]
     np.testing.assert_array_equal(first.actions[np.array(others)], second.actions[np.array(others)])
 
 
-# --- what a learner does between tasks ---
+# --- learners between tasks ---
 
 
 def setting_of(learner, dtype="float32"):
@@ -195,7 +194,7 @@ def make_tasks(sizes):
 
 
 def task_data(index, sizes):
-    """Rewards of a sparse function, another one in each task, with forced exploration first."""
+    """Rewards of a sparse function that differs between tasks, with forced exploration first."""
     rng = np.random.default_rng(index)
     features = np.asarray(FEATURES(rng.random((HORIZON, 1))))
     rewards = features @ np.array([2.0, 0, 0, -1.0]) * rng.uniform(0.8, 1.2) + 0.01 * rng.normal(size=HORIZON)
@@ -204,7 +203,7 @@ def task_data(index, sizes):
 
 
 def update_and_learn(learner, tasks, sizes):
-    """The state and report after all tasks one by one, and what `learn` makes of none and of all of them."""
+    """State and report after an update by each task, and the results of `learn` on all tasks and on none."""
 
     def step(carry, step):
         (state, past), (index, data) = carry, step
@@ -236,7 +235,7 @@ def test_update_and_learn_keep_the_structure_of_the_state(name, dtype):
 
 
 @pytest.mark.parametrize("name", LEARNERS)
-def test_learn_leads_where_update_leads(name):
+def test_learn_equals_repeated_update(name):
     learner = LEARNERS[name](0)
     sizes = setting_of(learner, "float64")
     run = partial(update_and_learn, sizes=sizes)

@@ -1,4 +1,4 @@
-"""A learner that changes the structure of its state between tasks is refused by name."""
+"""A learner that changes the structure of its state between tasks raises an error with its name."""
 
 import equinox as eqx
 import jax
@@ -53,7 +53,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("after, message", BAD.values(), ids=BAD)
-def test_a_learner_that_changes_its_state_is_named(after, message):
+def test_changed_state_structure_names_the_learner(after, message):
     learner = Counting(count, after)
     expected = r"`Counting.update\(...\)\[0\]` should be a state of the structure(.|\n)*" + message
     with pytest.raises(ValueError, match=expected):
@@ -75,7 +75,7 @@ def test_a_learner_that_changes_its_state_is_named(after, message):
     ],
     ids=["array", "weak number", "whole number", "nothing", "key"],
 )
-def test_what_a_scan_accepts_is_accepted(first, after):
+def test_states_that_scan_accepts_are_accepted(first, after):
     run = lambda: run_lifelong(ENV, FEATURES, GPUCB(1.0, 0.1), Counting(first, after), **SIZES, key=KEY)  # noqa: E731
     assert jax.eval_shape(run).regret.shape == (NUM_TASKS, HORIZON)
 
@@ -83,7 +83,7 @@ def test_what_a_scan_accepts_is_accepted(first, after):
 @pytest.mark.parametrize(
     "learner, scaling", [(MetaKGL(0.1, 0.1), None), (FixedPrior(), Standardise())], ids=["learner", "scaling"]
 )
-def test_a_carry_of_another_run_is_refused(learner, scaling):
+def test_carry_of_a_different_run_is_refused(learner, scaling):
     run = lambda learner, **options: run_lifelong(  # noqa: E731
         ENV, FEATURES, GPUCB(1.0, 0.1), learner, **SIZES, **options, key=KEY
     )

@@ -1,4 +1,4 @@
-"""Environments: the synthetic data model's draws, look-up tables with holes, a user's function, errors."""
+"""Environments: draws of the synthetic data model, tables with missing values, user functions, errors."""
 
 from functools import partial
 
@@ -82,7 +82,7 @@ NUM_TASKS = {
 
 
 @pytest.mark.parametrize("name", NUM_TASKS)
-def test_an_environment_says_how_many_tasks_it_has(name):
+def test_num_tasks_is_limited_by_the_environment(name):
     make, most = NUM_TASKS[name]
     env = make()
     assert env.num_tasks == most
@@ -104,7 +104,7 @@ def test_an_environment_says_how_many_tasks_it_has(name):
 
 
 @pytest.mark.parametrize("num_tasks", [0, 2.5, True])
-def test_the_number_of_tasks_of_a_function_is_a_count(num_tasks):
+def test_function_env_num_tasks_must_be_a_positive_integer(num_tasks):
     with pytest.raises(ValueError, match="`num_tasks` should be a whole number"):
         _function(num_tasks)
 
@@ -114,7 +114,7 @@ def test_the_number_of_tasks_of_a_function_is_a_count(num_tasks):
 
 @pytest.mark.parametrize("features, size", [(Cosine(12), 3), (Cosine(12), 1), (FOURIER, 2), (FOURIER, 6)])
 @pytest.mark.parametrize("beta_min, norm_bound", [(0.5, 10.0), (1.0, 4.0), (0.0, 1.0)])
-def test_synthetic_draws_keep_their_promises(features, size, beta_min, norm_bound):
+def test_synthetic_draws_satisfy_support_and_norm_bounds(features, size, beta_min, norm_bound):
     env = SyntheticEnv.draw(
         features, support_size=size, norm_bound=norm_bound, beta_min=beta_min, candidates=POINTS, key=KEY
     )
@@ -139,8 +139,8 @@ def test_synthetic_draws_are_uniform_in_the_ball(features, size):
     np.testing.assert_allclose((direction**2).mean(0), 1 / coef.shape[1], atol=0.04)
 
 
-def test_kept_draws_are_those_of_the_ball_that_are_long_enough():
-    """Rejection: the radius under the condition is that of unconditional draws which meet it."""
+def test_synthetic_draws_match_rejection_sampling():
+    """The radii of draws with `beta_min` have the distribution of unconstrained draws that satisfy it."""
     make = lambda beta_min: SyntheticEnv.draw(  # noqa: E731
         Cosine(12), support_size=2, norm_bound=2.0, beta_min=beta_min, candidates=POINTS, key=KEY
     )
@@ -150,7 +150,7 @@ def test_kept_draws_are_those_of_the_ball_that_are_long_enough():
     assert stats.ks_2samp(np.linalg.norm(free[meets], axis=1), np.linalg.norm(kept, axis=1)).pvalue > 0.01
 
 
-def test_every_support_is_as_likely():
+def test_all_supports_are_equally_likely():
     draw = jax.jit(
         jax.vmap(lambda key: SyntheticEnv.draw(Cosine(8), support_size=2, candidates=POINTS, key=key).support)
     )
@@ -166,7 +166,7 @@ def test_synthetic_values_are_features_times_coefficients():
     )
 
 
-def test_default_candidates_are_the_papers():
+def test_default_candidates_match_the_paper():
     line, square = SyntheticEnv.draw(Cosine(6), key=KEY), SyntheticEnv.draw(Cosine(6, dim=2), key=KEY)
     assert line.candidates.shape == (1000, 1) and square.candidates.shape == (1600, 2)
     np.testing.assert_allclose(np.diff(line.candidates[:, 0]), 1 / 999)
@@ -192,15 +192,15 @@ def test_synthetic_errors(argument, options):
         SyntheticEnv.draw(Cosine(12), **{"candidates": POINTS, **options}, key=KEY)
 
 
-def test_three_dimensions_need_candidates():
+def test_three_dimensions_require_candidates():
     with pytest.raises(ValueError, match="`candidates` should be given"):
         SyntheticEnv.draw(Cosine(12, dim=3), key=KEY)
 
 
-# --- what is drawn for a task ---
+# --- draws of a task ---
 
 
-def test_draws_of_a_task():
+def test_task_draws_are_reproducible_and_differ_between_tasks():
     env = SyntheticEnv.draw(Cosine(6), support_size=2, candidates=POINTS, noise_std=0.3, key=KEY)
     draw = jax.jit(lambda index: draw_task(env, index, 4000, key=KEY))
     draws = draw(2)
@@ -213,7 +213,7 @@ def test_draws_of_a_task():
     assert not np.allclose(draws.noise, other.noise)
 
 
-def test_exploration_is_uniform_on_what_is_available():
+def test_exploration_is_uniform_on_available_candidates():
     available = jnp.asarray([True, False, True, True, False])
     draws = np.asarray(explore_uniformly(Task(jnp.zeros(5), available), 3000, key=KEY))
     counts = np.bincount(draws, minlength=5)
@@ -240,7 +240,7 @@ def test_table_with_shared_candidates():
         assert np.isfinite(np.asarray(task.values)).all()
 
 
-def test_table_with_candidates_of_each_task():
+def test_table_with_candidates_per_task():
     env = TableEnv(VALUES, OWN)
     padded = TableEnv(VALUES, np.where(np.isnan(VALUES)[..., None], np.nan, OWN))
     for row in range(3):
@@ -262,7 +262,7 @@ def test_table_shuffled_is_a_permutation():
     np.testing.assert_array_equal(rows, 3.0 * orders[0])
 
 
-def test_table_of_whole_numbers_keeps_its_candidates():
+def test_table_of_integers_keeps_its_candidates():
     env = TableEnv([[1, 2, 3]], SHARED)
     np.testing.assert_allclose(env.candidates, SHARED)
     assert jnp.issubdtype(env.values.dtype, jnp.floating)
@@ -308,7 +308,7 @@ def test_function_env_errors():
 
 
 @pytest.mark.parametrize("available", [None, np.array([True, False, True, True])])
-def test_exploration_without_repeats_begins_again_when_all_were_played(available):
+def test_exploration_without_repeats_restarts_after_all_candidates(available):
     draws = np.asarray(explore_once(Task(jnp.zeros(4), available), 10, key=KEY))
     playable = np.flatnonzero(np.ones(4, bool) if available is None else available)
     first = draws[: len(playable)]

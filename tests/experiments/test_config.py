@@ -1,4 +1,4 @@
-"""Untrusted configs: every mistake in the file is a one-line error before anything is computed."""
+"""Untrusted configs: every mistake in the file gives a one-line error before any computation."""
 
 import random
 import time
@@ -73,7 +73,7 @@ NASTY = {
 
 
 @pytest.mark.parametrize("kind", NASTY)
-def test_a_nasty_config_is_one_line_and_exit_code_2(kind, tmp_path, capsys):
+def test_invalid_config_gives_one_line_and_exit_code_2(kind, tmp_path, capsys):
     content, message = NASTY[kind]
     path = tmp_path / "config.toml"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -86,15 +86,15 @@ def test_a_nasty_config_is_one_line_and_exit_code_2(kind, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("kind", ["folder", "missing", "endless"])
-def test_a_config_that_is_no_file(kind, tmp_path):
+def test_config_that_is_not_a_file_is_refused(kind, tmp_path):
     path = {"folder": tmp_path, "missing": tmp_path / "no.toml", "endless": Path("/dev/zero")}[kind]
     with pytest.raises(ConfigError, match=f"'{path}'") as caught:
         read_config(path)
     assert "\n" not in str(caught.value)
 
 
-def test_a_large_grid_is_checked_in_a_time_that_its_axes_take(tmp_path):
-    """And not its points: of these there are 3 million."""
+def test_time_to_check_a_grid_grows_with_its_axes(tmp_path):
+    """The time depends on the axes, not on the 3 million points."""
 
     def seconds(size: int) -> float:
         values = ", ".join(str(0.001 * i) for i in range(1, size + 1))
@@ -109,7 +109,7 @@ def test_a_large_grid_is_checked_in_a_time_that_its_axes_take(tmp_path):
     assert seconds(144) < 200 * seconds(10)  # with all points, about 3,000 times as long
 
 
-def test_settings_that_bound_each_other_are_checked_together(tmp_path):
+def test_settings_that_constrain_each_other_are_checked_jointly(tmp_path):
     path = tmp_path / "config.toml"
     path.write_text(BASE + "[grid]\nnorm_bound = [2.0, 10.0]\nbeta_min = [0.5, 3.0]")
     with pytest.raises(ConfigError, match="'grid': 'beta_min' should be below norm_bound"):
@@ -139,12 +139,12 @@ def run(lam, *, key):
         ({"lam": [1e-310]}, True, "float64 can hold for lam, but got 1e-310"),
     ],
 )
-def test_numbers_that_the_precision_cannot_hold_are_refused(grid, x64, message):
+def test_numbers_out_of_range_of_the_dtype_are_refused(grid, x64, message):
     with jax.enable_x64(x64), pytest.raises(ValueError, match=message):
         jlibo.sweep(run, grid, key=jax.random.key(0))
 
 
-def test_numbers_that_fit_are_not_refused():
+def test_numbers_in_range_of_the_dtype_are_accepted():
     with jax.enable_x64(False):
         values = [0.0, -0.0, 1e38, 1.2e-38, 1 / 3, -1e-30]
         result = jlibo.sweep(run, {"lam": values}, key=jax.random.key(0))
@@ -159,12 +159,12 @@ def test_numbers_that_fit_are_not_refused():
         ({"num_seeds": 2, "first_seed": 2**31 - 1}, "`first_seed` should be such that all seeds are below 2"),
     ],
 )
-def test_the_argument_that_is_too_large_is_named(options, message):
+def test_error_names_the_argument_that_is_too_large(options, message):
     with pytest.raises(ValueError, match=message):
         jlibo.sweep(run, {"lam": [1.0]}, key=jax.random.key(0), **options)
 
 
-def test_a_grid_that_does_not_fit_into_memory_is_not_made(monkeypatch):
+def test_grid_that_exceeds_memory_is_refused(monkeypatch):
     monkeypatch.setattr(points, "free_host_memory", lambda: 2**30)
     axis = np.linspace(0, 1, 1000)
     with pytest.raises(BudgetError, match=r"a grid of 1,000,000,000 points needs at least 22\.3 GiB"):
@@ -243,11 +243,11 @@ def check_mutated_configs(path: Path, seed: int, count: int) -> None:
     assert count // 2 < len(seen) < count
 
 
-def test_mutated_configs_are_read_or_refused_in_words(tmp_path):
+def test_mutated_configs_are_read_or_raise_a_config_error(tmp_path):
     check_mutated_configs(tmp_path / "config.toml", seed=0, count=400)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1, 6))
-def test_many_mutated_configs_are_read_or_refused_in_words(tmp_path, seed):
+def test_many_mutated_configs_are_read_or_raise_a_config_error(tmp_path, seed):
     check_mutated_configs(tmp_path / "config.toml", seed, count=8000)

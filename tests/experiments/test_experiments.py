@@ -1,4 +1,4 @@
-"""The paper's experiments as data, on small sizes: what is registered, what runs, what is written."""
+"""The registered experiments at small sizes: settings, results, and the files that are written."""
 
 import dataclasses
 import json
@@ -96,7 +96,7 @@ def tuning(request):
     return request.getfixturevalue(request.param)
 
 
-def test_all_experiments_of_the_paper_are_registered_with_its_numbers():
+def test_paper_experiments_are_registered_with_its_settings():
     assert set(PAPER) <= set(REGISTRY)
     for name in PAPER:
         one = find(name).settings()
@@ -110,7 +110,7 @@ def test_all_experiments_of_the_paper_are_registered_with_its_numbers():
         assert ("offline_rows" in one) == ("offline" in name)
 
 
-def test_a_tuned_experiment_stands_beside_its_printed_one():
+def test_tuned_experiments_differ_in_settings_from_the_printed_ones():
     tuned = [name for name in REGISTRY if name.endswith("-tuned")]
     assert tuned
     for name in tuned:
@@ -119,7 +119,7 @@ def test_a_tuned_experiment_stands_beside_its_printed_one():
         assert find(name).settings() != printed.settings()
 
 
-def test_lifelong_summary_has_the_promised_shape(lifelong):
+def test_lifelong_summary_matches_the_results(lifelong):
     summary = summarise(lifelong)
     assert json.loads(json.dumps(summary)) == summary
     assert summary["experiment"] == "lifelong-cosine"
@@ -138,21 +138,21 @@ def test_lifelong_summary_has_the_promised_shape(lifelong):
     assert {"compile_s", "run_s"} <= set(summary["timing"])
 
 
-def test_offline_agents_are_not_mixed_up(offline):
+def test_offline_regret_of_oracle_and_full_does_not_depend_on_tasks(offline):
     summary = summarise(offline)
     assert list(summary["agents"]) == ["oracle", "full", "meta-kgl", "f-meta-kgl"]
     for name, agent in summary["agents"].items():
         assert len(agent["regret"]["mean"]) == len(agent["regret"]["se"]) == 4
-        # What learns nothing plays the same test task the same way after any number of tasks.
+        # Agents that do not learn play the test task the same way after any number of tasks.
         is_level = np.ptp(offline.results[name].regret, axis=1).max() < 1e-5
         assert is_level == (name in ("oracle", "full"))
     assert summary["agents"]["oracle"]["support_size"] == [2.0] * 4
 
 
-def test_all_agents_of_a_seed_face_the_same_tasks(lifelong):
+def test_learners_of_a_seed_have_equal_first_tasks(lifelong):
     oracle, full = lifelong.results["oracle"], lifelong.results["full"]
     libo, flibo = lifelong.results["libo"], lifelong.results["flibo"]
-    # The first task is forced in the same way for both learners, and no one's knowledge differs yet.
+    # In the first task both learners have the same forced exploration and the same prior.
     np.testing.assert_array_equal(libo.actions[:, 0], flibo.actions[:, 0])
     assert not (oracle.explored.any() or full.explored.any())
 
@@ -167,16 +167,16 @@ def test_chunks_of_seeds_equal_one_batch(lifelong, monkeypatch):
         np.testing.assert_allclose(chunked.results[name].regret, run.regret, atol=1e-9)
 
 
-def test_progress_runs_from_nothing_to_everything(lifelong):
+def test_progress_increases_from_zero_to_one(lifelong):
     assert PROGRESS[0] == (0.0, "compiling")
     assert PROGRESS[-1] == (1.0, "running")
     assert [share for share, _ in PROGRESS] == sorted(share for share, _ in PROGRESS)
 
 
 @pytest.mark.parametrize("result_name", ["lifelong", "offline", "printed"])
-def test_a_folder_holds_summary_curves_and_figures(result_name, request, tmp_path):
+def test_folder_contains_summary_curves_and_figures(result_name, request, tmp_path):
     result = request.getfixturevalue(result_name)
-    for _ in range(2):  # the second time it replaces the first
+    for _ in range(2):  # the second run replaces the first
         path, replaced = folder.write_result(result, tmp_path, extra_timing={"import_s": 0.5})
         assert replaced is None
     assert sorted(p.name for p in path.iterdir()) == [
@@ -199,7 +199,7 @@ def test_a_folder_holds_summary_curves_and_figures(result_name, request, tmp_pat
         assert ("true_support" in curves) == (result_name != "printed")
 
 
-def test_a_run_is_named_by_what_differs_from_the_registered_one():
+def test_run_name_lists_changed_settings():
     experiment = find("lifelong-cosine")
     assert folder.run_name(experiment) == folder.run_title(experiment) == "lifelong-cosine"
     assert folder.run_name(override(experiment, {"lam": "0.50"})) == "lifelong-cosine"
@@ -213,7 +213,7 @@ def test_a_run_is_named_by_what_differs_from_the_registered_one():
     assert all(f"{name}=" in folder.run_title(override(experiment, many)) for name in many)
 
 
-def test_the_figure_shows_the_settings(lifelong, offline, printed, monkeypatch):
+def test_figure_title_shows_the_settings(lifelong, offline, printed, monkeypatch):
     titles = []
     for name in ("figure_lifelong", "figure_offline", "figure_tuning"):
         drawn = getattr(plot, name)
@@ -230,7 +230,7 @@ def test_the_figure_shows_the_settings(lifelong, offline, printed, monkeypatch):
         assert "num_tasks=" in titles[-1]
 
 
-def test_offline_learners_with_priors_of_other_shapes_run_side_by_side():
+def test_offline_learners_may_have_priors_of_different_shapes():
     features = Cosine(6)
     learners = {
         "wide": FixedPrior(),
@@ -251,8 +251,8 @@ def test_offline_learners_with_priors_of_other_shapes_run_side_by_side():
     assert np.ptp([np.sum(result.regret) for result in together.values()]) > 1
 
 
-def test_the_offline_figure_and_the_summary_count_the_same_kernels(monkeypatch):
-    # lam this large selects nothing, so that all kernels are in use; the federated vote selects some.
+def test_offline_figure_and_summary_count_the_same_kernels(monkeypatch):
+    # A lam this large selects no kernel, so all kernels are in use; the federated vote selects some.
     changes = OFFLINE | {"lam": "1e6", "num_tasks": "3", "horizon": "4"}
     result = run_experiment(override(find("offline-cosine"), changes), num_seeds=2)
     figures, drawn = [], plot.figure_offline
@@ -271,7 +271,7 @@ def test_the_offline_figure_and_the_summary_count_the_same_kernels(monkeypatch):
         np.testing.assert_allclose(lines[plot.display_name(name)], numbers["support_size"])
 
 
-def test_statuses_are_counted_by_their_words(lifelong, capsys):
+def test_statuses_are_counted_by_kind(lifelong, capsys):
     status = np.zeros_like(lifelong.results["libo"].status)
     status[0] = [Status.STEP_LIMIT, Status.STEP_LIMIT, Status.OUT_OF_RANGE, Status.NON_FINITE_INPUT]
     status[1] = [Status.NON_FINITE_VALUES, Status.NON_FINITE_REWARDS, Status.NON_FINITE_REWARDS, 0]
@@ -296,13 +296,13 @@ def test_statuses_are_counted_by_their_words(lifelong, capsys):
     assert "full:" not in text
 
 
-def test_other_seeds_replace_a_run_and_it_is_said(lifelong, tmp_path):
+def test_run_with_other_seeds_is_replaced_and_reported(lifelong, tmp_path):
     folder.write_result(lifelong, tmp_path, extra_timing={})
     fewer = dataclasses.replace(lifelong, num_seeds=2, first_seed=7)
     assert folder.write_result(fewer, tmp_path, extra_timing={}).replaced == "3 seeds from 0, float64"
 
 
-def test_a_result_that_cannot_be_written_is_kept_elsewhere(lifelong, tmp_path, monkeypatch):
+def test_result_that_cannot_be_written_is_saved_elsewhere(lifelong, tmp_path, monkeypatch):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.setattr(folder.tempfile, "tempdir", str(elsewhere))
@@ -322,7 +322,7 @@ def test_a_result_that_cannot_be_written_is_kept_elsewhere(lifelong, tmp_path, m
     assert len(list(caught.value.kept.iterdir())) == 4
 
 
-def test_a_figure_that_cannot_be_drawn_does_not_cost_the_numbers(lifelong, tmp_path, monkeypatch):
+def test_error_in_a_figure_does_not_lose_the_results(lifelong, tmp_path, monkeypatch):
     def break_down(*_):
         raise ValueError("Axis limits cannot be NaN or Inf")
 
@@ -332,7 +332,7 @@ def test_a_figure_that_cannot_be_drawn_does_not_cost_the_numbers(lifelong, tmp_p
     assert sorted(p.name for p in path.iterdir()) == ["curves.npz", "manifest.json", "summary.json"]
 
 
-def test_regret_that_is_not_finite_is_null_in_the_summary(lifelong):
+def test_non_finite_regret_is_null_in_the_summary(lifelong):
     broken = {
         name: dataclasses.replace(run, regret=run.regret * np.nan) for name, run in lifelong.results.items()
     }
@@ -342,7 +342,7 @@ def test_regret_that_is_not_finite_is_null_in_the_summary(lifelong):
 
 
 @pytest.mark.parametrize("name", list(REGISTRY))
-def test_every_registered_experiment_fits_into_half_a_gigabyte(name):
+def test_registered_experiments_fit_into_half_a_gigabyte(name):
     budget.check_fits(find(name), 20, seeds_at_once=20, budget=2**29)
 
 
@@ -356,7 +356,7 @@ def test_every_registered_experiment_fits_into_half_a_gigabyte(name):
     ],
 )
 @pytest.mark.parametrize("name", ["lifelong-cosine", "offline-cosine", "lifelong-cosine-all"])
-def test_what_cannot_fit_is_refused_before_it_is_allocated(name, changes, seeds, blamed):
+def test_settings_that_exceed_memory_are_refused_before_allocation(name, changes, seeds, blamed):
     experiment = override(find(name), changes)
     with pytest.raises(SettingError, match=blamed):
         run_experiment(experiment, num_seeds=seeds)
@@ -394,7 +394,7 @@ def test_what_cannot_fit_is_refused_before_it_is_allocated(name, changes, seeds,
         ({"rewards": "cooked"}, "'rewards' should be one of raw, standardised"),
     ],
 )
-def test_settings_that_cannot_be(changes, message):
+def test_invalid_settings_are_refused(changes, message):
     with pytest.raises(SettingError, match=message):
         override(find("lifelong-cosine"), changes)
 
@@ -407,7 +407,7 @@ def test_settings_that_cannot_be(changes, message):
         ({"features": "legendre"}, "'features' of glmnet should be one of cosine2d"),
     ],
 )
-def test_settings_that_a_table_does_not_take(changes, message):
+def test_invalid_settings_of_a_table_are_refused(changes, message):
     with pytest.raises(SettingError, match=message):
         override(find("lifelong-glmnet"), changes)
 
@@ -418,7 +418,7 @@ def test_only_settings_of_the_parts_can_be_changed(name):
         override(find("offline-cosine2d"), {name: "raw"})
 
 
-def test_numbers_of_any_kind_become_the_declared_type():
+def test_numbers_are_converted_to_the_declared_type():
     small = {name: int(value) for name, value in SMALL.items()}
     small |= {"num_tasks": 2, "horizon": 4}
     given = {"lam": 1, "nu": np.int64(10), "omega": np.float32(0.25), "explore_scale": 2}
@@ -433,14 +433,14 @@ def test_numbers_of_any_kind_become_the_declared_type():
     assert np.isfinite(result.results["libo"].regret).all()
 
 
-def test_what_is_data_is_said_on_the_fields():
+def test_data_settings_share_a_program_and_static_settings_do_not():
     lifelong, tuning = find("lifelong-cosine"), find("lifelong-glmnet")
     hyper = {"nu", "regulariser", "lam", "omega", "lam_federated", "omega_federated", "alpha", "noise_std"}
     assert set(lifelong.data()) == hyper | {"norm_bound", "beta_min"}
     assert set(tuning.data()) == hyper
     static = set(lifelong.settings()) - set(lifelong.data())
     assert {"explore_scale", "tol", "data", "features", "num_tasks"} <= static
-    # Experiments share a program if and only if they differ in data alone.
+    # Experiments share a program if and only if they differ only in data.
     name = lifelong.program_name()
     for setting, value in lifelong.settings().items():
         other = {"exploration": "all", "constant": "sqrt", "cosine": "legendre", "raw": "standardised"}.get(
@@ -492,7 +492,7 @@ def test_specifications_are_checked_at_construction(make, message):
         make()
 
 
-# --- experiments of one's own ---
+# --- experiments of users ---
 
 
 def own_experiment(name="mine", **more):
@@ -511,7 +511,7 @@ def registered(monkeypatch):
     monkeypatch.setattr(registry, "_own", {})
 
 
-def test_an_experiment_of_ones_own_runs_like_the_papers(registered, tmp_path):
+def test_user_experiment_runs_like_registered_ones(registered, tmp_path):
     mine = register(own_experiment())
     assert find("mine") is mine and "mine" in list(REGISTRY) and len(REGISTRY) == len(list(REGISTRY))
     assert mine.settings() == {
@@ -528,7 +528,7 @@ def test_an_experiment_of_ones_own_runs_like_the_papers(registered, tmp_path):
     assert result.true_support.sum() == 4
     path = folder.write_result(result, tmp_path, extra_timing={}).path
     assert json.loads((path / "summary.json").read_text())["settings"] == mine.settings()
-    # By hand.
+    # The same run by `run_lifelong`.
     env_key, run_key = jax.random.split(jax.random.fold_in(jax.random.key(0), 1))
     env = SyntheticEnv.draw(Cosine(6), support_size=2, noise_std=0.2, key=env_key)
     learner = MetaKGL(lam=0.3, omega=0.1)
@@ -537,7 +537,7 @@ def test_an_experiment_of_ones_own_runs_like_the_papers(registered, tmp_path):
     np.testing.assert_allclose(result.results["libo"].regret[1], by_hand.regret, rtol=1e-9, atol=1e-9)
 
 
-def test_agents_share_settings_of_one_name(registered):
+def test_agents_share_settings_of_the_same_name(registered):
     other = Spec(MetaKGL, lam=0.4, omega=0.1)
     agents = {"a": Spec(MetaKGL, lam=0.3, omega=0.1), "b": other}
     with pytest.raises(SettingError, match=r"'lam' should have one value, but got 0.3 and 0.4: .*Spec.named"):
@@ -548,7 +548,7 @@ def test_agents_share_settings_of_one_name(registered):
     assert changed.agents["b"].settings() == {"lam_b": 0.4, "omega": 0.2}
 
 
-def test_programs_of_other_peoples_code_are_not_stored_by_name():
+def test_programs_of_user_code_have_no_stored_name():
     def my_learner(env, features, lam):
         return MetaKGL(lam=lam, omega=0.1)
 
@@ -558,7 +558,7 @@ def test_programs_of_other_peoples_code_are_not_stored_by_name():
 
 
 @pytest.mark.parametrize("name", ["lifelong-cosine", "", "a/b", "a b", ".hidden", "a\n"])
-def test_names_that_cannot_be_registered(registered, name):
+def test_invalid_names_are_refused(registered, name):
     with pytest.raises(SettingError, match="'name' should"):
         register(own_experiment(name))
 
@@ -604,7 +604,7 @@ lam = [0.3, 1e6]
 """
 
 
-def test_a_file_of_ones_own_is_listed_run_and_swept(registered, tmp_path, capsys, monkeypatch):
+def test_experiment_of_a_user_file_is_listed_run_and_swept(registered, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("jax.config.update", lambda *_: None)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     file, config = tmp_path / "mine.py", tmp_path / "grid.toml"
@@ -620,7 +620,7 @@ def test_a_file_of_ones_own_is_listed_run_and_swept(registered, tmp_path, capsys
     assert cli.main(["sweep", str(config), *mine, "--out", str(tmp_path / "swept")]) == 0
     swept = Labelled.load(tmp_path / "swept" / "result.npz")
     assert swept.dims("task_regret") == ("lam", "seed", "agent", "task")
-    # The oracle does not depend on lam, and plays as in `reproduce`.
+    # The oracle does not depend on lam, so its regret equals that of `reproduce`.
     totals = swept["task_regret"].sum(-1).mean(1)
     np.testing.assert_allclose(
         totals[:, 0], summary["agents"]["oracle"]["lifelong_regret"]["mean"], rtol=1e-6
@@ -631,7 +631,7 @@ def test_a_file_of_ones_own_is_listed_run_and_swept(registered, tmp_path, capsys
 
 
 @pytest.mark.slow
-def test_an_experiment_of_ones_own_runs_on_dask_with_the_same_bytes(tmp_path):
+def test_user_experiment_on_dask_gives_equal_bytes(tmp_path):
     """Workers cannot import the user's file; its functions are sent by value."""
     (tmp_path / "mine.py").write_text(OWN_FILE)
     (tmp_path / "grid.toml").write_text(OWN_CONFIG)
@@ -642,12 +642,12 @@ def test_an_experiment_of_ones_own_runs_on_dask_with_the_same_bytes(tmp_path):
     assert results[0] == results[1]
 
 
-def test_an_unknown_experiment_offers_the_nearest():
+def test_unknown_experiment_suggests_the_nearest_name():
     with pytest.raises(SettingError, match="Did you mean 'lifelong-cosine'"):
         find("lifelong-cosin")
 
 
-def test_numbers_are_data_and_do_not_retrace(lifelong):
+def test_changed_data_settings_do_not_retrace(lifelong):
     def program_of(experiment):
         run_fn = ExperimentRun(experiment, ("regret", "support"))
         return trace(run_fn, as_points([experiment.data()]), jax.random.key(0), dims=run_fn.dims)
@@ -673,7 +673,7 @@ def test_glmnet_is_registered_with_the_printed_numbers():
         assert list(find(name).agents) == ["random", "full", "libo", "flibo"]
 
 
-def test_base_kernels_as_printed_and_as_one_would_have_them():
+def test_base_kernels_of_printed_and_practitioner_experiments():
     printed, ours = (find(name).features.make() for name in GLMNET)
     assert printed.num_groups == ours.num_groups == 100
     assert (printed.free_groups, ours.free_groups) == ((), (ours.names.index("constant"),))
@@ -682,7 +682,7 @@ def test_base_kernels_as_printed_and_as_one_would_have_them():
     assert len(effects) == 18
 
 
-def test_halves_share_no_data():
+def test_halves_are_disjoint_and_keep_duplicates_together():
     names = load_table("glmnet").tasks
     first, second = (parts.half_of(names, half) for half in ("first", "second"))
     assert parts.half_of(names, "all") == list(range(49)) == sorted(first + second)
@@ -690,13 +690,13 @@ def test_halves_share_no_data():
     twins = {names.index("australian"), names.index("crx")}  # the same credit applications
     assert twins <= set(first) or twins <= set(second)
     assert abs(len(first) - len(second)) <= 3
-    # What is reported is played on all of its half, and was chosen on the other.
+    # The reported experiment has all tasks of its half; its settings were chosen on the other half.
     practitioner = find("lifelong-glmnet-practitioner")
     assert (practitioner["half"], practitioner["num_tasks"]) == ("second", len(second))
 
 
 @pytest.mark.parametrize("half, most", [("all", 49), ("first", 26), ("second", 23)])
-def test_no_more_tasks_than_the_table_has(half, most):
+def test_num_tasks_is_limited_by_the_table(half, most):
     experiment = find("lifelong-glmnet")
     with pytest.raises(SettingError, match=f"'num_tasks' should be at most {most}, but got {most + 1}"):
         experiment.changed({"half": half, "num_tasks": most + 1})
@@ -704,7 +704,7 @@ def test_no_more_tasks_than_the_table_has(half, most):
 
 
 @pytest.mark.parametrize("metric, sign", [("auc", 1), ("accuracy", 1), ("logloss", -1)])
-def test_rewards_are_a_metric_of_the_table_and_more_is_better(metric, sign):
+def test_rewards_are_a_metric_with_larger_values_better(metric, sign):
     experiment = find("lifelong-glmnet").changed({"metric": metric, "half": "first", "num_tasks": 26})
     env = experiment.make_world(key=jax.random.key(0)).env
     table = load_table("glmnet")
@@ -714,7 +714,7 @@ def test_rewards_are_a_metric_of_the_table_and_more_is_better(metric, sign):
     assert (np.asarray(env.candidates).min(0) == 0).all() and (np.asarray(env.candidates).max(0) == 1).all()
 
 
-def test_glmnet_runs_and_its_summary_is_a_tuners(tuning):
+def test_glmnet_summary_matches_the_results(tuning):
     summary = summarise(tuning)
     assert json.loads(json.dumps(summary)) == summary
     assert tuning.true_support is None
@@ -734,7 +734,7 @@ def test_glmnet_runs_and_its_summary_is_a_tuners(tuning):
 
 
 @pytest.mark.parametrize("share, note", [(0, []), (0.5, ["nothing selected, all in use: 50% of selections"])])
-def test_the_figure_says_how_often_nothing_was_selected(printed, share, note):
+def test_figure_notes_the_share_of_empty_selections(printed, share, note):
     libo = printed.results["libo"]
     empty = np.arange(libo.fell_back.size).reshape(libo.fell_back.shape) < share * libo.fell_back.size
     figure = plot.figure_tuning({"libo": dataclasses.replace(libo, fell_back=empty)})
@@ -743,8 +743,8 @@ def test_the_figure_says_how_often_nothing_was_selected(printed, share, note):
     assert [text.get_text() for text in panel.texts if "nothing" in text.get_text()] == note
 
 
-def test_settings_are_chosen_by_the_rule_that_is_stated():
-    """nu by the full kernel, then lam and omega by LiBO at that nu; step 50 decides, not the end."""
+def test_settings_are_chosen_by_the_documented_rule():
+    """nu by the full kernel, then lam and omega by LiBO at that nu, by the simple regret after step 50."""
 
     def row(agent, nu, lam, after_50):
         return dict(agent=agent, nu=nu, lam=lam, omega=lam, regret=0.0, simple=[1.0, after_50, 1 - after_50])
@@ -761,7 +761,7 @@ def test_settings_are_chosen_by_the_rule_that_is_stated():
     }
 
 
-def test_the_practitioners_settings_are_of_the_grid_and_not_at_its_edge():
+def test_practitioner_settings_are_interior_points_of_the_grid():
     ours = find("lifelong-glmnet-practitioner")
     assert ours["nu"] in choose_glmnet.NUS[1:-1]
     inner = choose_glmnet.LAMS_AND_OMEGAS[1:-1]
@@ -769,8 +769,8 @@ def test_the_practitioners_settings_are_of_the_grid_and_not_at_its_edge():
     assert pairs <= set(inner)
 
 
-def test_every_seed_looks_up_the_table_in_an_order_of_its_own(tuning):
-    """And random search plays the uniform draws that explore for the others."""
+def test_each_seed_has_a_different_order_of_table_tasks(tuning):
+    """Random search plays the uniform draws that the other agents use for forced exploration."""
     experiment = tuning.experiment
     table = load_table("glmnet")
     values = table.metric("auc")[parts.half_of(table.tasks, experiment["half"])]

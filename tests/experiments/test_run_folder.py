@@ -1,4 +1,4 @@
-"""The folder of a run: other files are kept, a kill leaves the old or the new run, remains are removed."""
+"""The folder of a run: other files are kept, a kill leaves the old or the new run, leftovers are removed."""
 
 import json
 import os
@@ -37,13 +37,13 @@ def hidden(folder: Path) -> list[str]:
 
 @pytest.fixture(params=["one step", "two steps"])
 def steps(request, monkeypatch):
-    """With the system's exchange of two folders, and as on a system that has none."""
+    """With the system's atomic exchange of two folders, and as on a system without it."""
     if request.param == "two steps":
         monkeypatch.setattr(run_folder, "_exchange", lambda first, second: False)
     return request.param
 
 
-def test_a_run_replaces_itself_and_leaves_other_files(tmp_path, steps):
+def test_new_run_replaces_the_old_and_keeps_other_files(tmp_path, steps):
     target = tmp_path / "run"
     assert write_run(target, files_of("old"), ABOUT) is None
     (target / "notes.txt").write_text("mine")
@@ -117,7 +117,7 @@ OURS = {"written_by": "jlibo reproduce", "format_version": 1, "about": {}}
     ],
 )
 @posix
-def test_what_is_not_ours_is_refused_and_untouched(make, reason, tmp_path):
+def test_folders_without_a_valid_run_are_refused_and_unchanged(make, reason, tmp_path):
     target = tmp_path / "run"
     make(target)
     before = snapshot(tmp_path)
@@ -140,13 +140,13 @@ def snapshot(folder: Path) -> dict[str, object]:
     return answer
 
 
-def test_an_empty_folder_may_be_filled(tmp_path):
+def test_empty_folder_is_accepted(tmp_path):
     (tmp_path / "run").mkdir()
     write_run(tmp_path / "run", files_of("new"), ABOUT)
     assert is_whole(tmp_path / "run", "new")
 
 
-def test_a_failure_changes_nothing(tmp_path, monkeypatch):
+def test_failed_write_changes_nothing(tmp_path, monkeypatch):
     target = tmp_path / "run"
     write_run(target, files_of("old"), ABOUT)
     before = snapshot(tmp_path)
@@ -213,20 +213,20 @@ def start(code: str, *arguments: object) -> subprocess.Popen:
 
 @posix
 @pytest.mark.parametrize("steps", ["one step", "two steps"])
-def test_a_kill_at_any_call_leaves_one_whole_run_and_the_notes(tmp_path, steps):
+def test_kill_at_any_call_leaves_one_complete_run_and_other_files(tmp_path, steps):
     target = tmp_path / "run"
     write_run(target, files_of("old"), ABOUT)
     (target / "notes.txt").write_text("mine")
     (target / "folder").mkdir()
     outcomes, last, done = set(), 0, False
     while not done:
-        # Every second call: each of them is a process.
+        # Only every second call, because each needs a process.
         last += 2
         process = start(KILLED_AT_CALL, target, "new", 10, last, steps)
         shown, complaint = process.communicate(timeout=60)
         done = "done" in shown
         assert done or process.returncode == -signal.SIGKILL, complaint
-        # In one step the result is whole at once; in two, once the next run has begun.
+        # With one step the run is always complete; with two, once the next run has cleared leftovers.
         if steps == "two steps":
             clear_leftovers(tmp_path)
         outcomes.add(next(word for word in ("old", "new") if is_whole(target, word)))
@@ -250,7 +250,7 @@ while True:
 
 
 def kill_often(tmp_path, num_kills, num_children):
-    """Kill writers of one folder at random moments; it always holds the whole run of one of them."""
+    """Kill writers of one folder at random times; the folder always holds the complete run of one of them."""
     chance = random.Random(0)
     target, size, words = tmp_path / "run", 20_000, [f"word{number}" for number in range(num_children)]
     write_run(target, files_of(words[0], size), ABOUT)
@@ -270,13 +270,13 @@ def kill_often(tmp_path, num_kills, num_children):
 
 
 @posix
-def test_kills_at_random_moments(tmp_path):
+def test_kills_at_random_times_leave_a_complete_run(tmp_path):
     kill_often(tmp_path, num_kills=6, num_children=2)
 
 
 @posix
 @pytest.mark.slow
-def test_kills_at_many_random_moments(tmp_path):
+def test_kills_at_many_random_times_leave_a_complete_run(tmp_path):
     kill_often(tmp_path, num_kills=150, num_children=3)
 
 
@@ -292,7 +292,7 @@ with run_folder._building(target) as new:
 
 
 @posix
-def test_only_the_folders_of_processes_that_are_gone_are_cleared(tmp_path):
+def test_only_leftovers_of_ended_processes_are_removed(tmp_path):
     package = str(Path(jlibo.__file__).parent)
     command = [sys.executable, "-c", WAITS, package, str(tmp_path / "run"), "new", "1"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
@@ -302,7 +302,7 @@ def test_only_the_folders_of_processes_that_are_gone_are_cleared(tmp_path):
         write_run(tmp_path / "run", files_of("mine"), ABOUT)
         assert hidden(tmp_path) == [name]
         process.kill()
-    # Of the same form, but not ours: someone's folder that only looks like one of these.
+    # A folder of the user whose name has the form of a leftover.
     other = tmp_path / ".run.jlibo-new-0123456789ab"
     other.mkdir()
     (other / "thesis.tex").write_text("mine")

@@ -1,7 +1,7 @@
-"""LiBO, F-LiBO, oracle and full as plain NumPy loops, written apart from the library, in the paper's order.
+"""LiBO, F-LiBO, oracle and full as NumPy loops, independent of the library, in the order of the paper.
 
 Nothing here imports jlibo: kernel matrices and a dense solve at every step, lists that grow, a group lasso on
-the raw rows. What is random (values, noise, exploration draws) is handed in.
+the raw rows. Random draws (values, noise, exploration) are arguments.
 
 | here | paper |
 |---|---|
@@ -49,7 +49,7 @@ def kernel_matrix(features, groups, support):
 
 
 def play(kernel, values, noise, exploration, num_explore, *, nu, noise_std, follow):
-    """One task of GP-UCB after `num_explore` forced steps; `follow[i]` where it ties for the best."""
+    """One task of GP-UCB after `num_explore` forced steps; plays `follow[i]` if it ties for the best."""
     actions, rewards = [], []
     for i in range(len(noise)):
         if i < num_explore:
@@ -71,7 +71,7 @@ def play(kernel, values, noise, exploration, num_explore, *, nu, noise_std, foll
 def solve(rows, targets, lam, groups, tol=1e-9):
     """Group norms of the multi-task group lasso on tasks of unequal length, certified by the duality gap.
 
-    Proximal gradient with momentum that is dropped when it overshoots, on (2/N) X^T X and (2/N) X^T y of each
+    Proximal gradient with momentum that is reset when it overshoots, on (2/N) X^T X and (2/N) X^T y of each
     task. Block coordinate descent (`reference.group_lasso_solve`) stalls where a task has fewer rows than
     features.
     """
@@ -109,13 +109,13 @@ def meta_kgl(rows, targets, lam, omega, groups):
 
 
 def client(rows, targets, lam, omega, groups):
-    """What one client tells the server."""
+    """The selection that one client sends to the server."""
     norms = solve([rows], [targets], lam, groups)
     return {j for j, norm in enumerate(norms) if norm > omega}
 
 
 def vote(messages, alpha):
-    """Kernels that at least a part `alpha` of the clients selected."""
+    """Kernels that at least a fraction `alpha` of the clients selected."""
     heard = set().union(*messages)
     needed = alpha * len(messages)
     return {j for j in heard if sum(j in message for message in messages) >= needed}

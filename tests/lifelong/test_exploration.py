@@ -1,4 +1,4 @@
-"""Forced exploration: the rates, and the residue rule that turns them into whole steps."""
+"""Forced exploration: the rates, and the residue rule that turns them into integer steps."""
 
 from fractions import Fraction
 
@@ -19,7 +19,7 @@ from tests.lifelong import reference_lifelong
 SCHEDULES = [DecreasingExploration(), ConstantExploration(), DecreasingExploration(0.3), NoExploration()]
 
 
-def test_rates_are_the_papers():
+def test_rates_match_the_paper():
     tasks = np.arange(1, 21)
     np.testing.assert_allclose(DecreasingExploration().rates(20, 50), np.sqrt(50) / tasks**0.25)
     np.testing.assert_allclose(ConstantExploration().rates(20, 50), np.full(20, np.sqrt(50)))
@@ -67,12 +67,12 @@ def test_partial_sums_of_the_papers_schedules(num_tasks, horizon):
         assert (np.abs(behind) < 1).all()
 
 
-def test_a_tenth_ten_times_is_one_step():
+def test_ten_rates_of_one_tenth_give_one_step():
     counts = CustomExploration(lambda task, horizon: 0.1).counts(30, 100)
     assert counts.tolist() == ([0] * 9 + [1]) * 3
 
 
-def test_users_own_schedules():
+def test_user_schedules():
     class Halving(AbstractExploration):
         def rates(self, num_tasks, horizon):
             return horizon * 0.5 ** np.arange(1, num_tasks + 1)
@@ -81,14 +81,14 @@ def test_users_own_schedules():
     assert CustomExploration(lambda task, horizon: horizon / task).counts(4, 12).tolist() == [12, 6, 4, 3]
 
 
-def test_no_more_steps_than_the_horizon():
+def test_counts_are_at_most_the_horizon():
     assert CustomExploration(lambda task, horizon: 2.5 * horizon).counts(3, 4).tolist() == [4, 4, 4]
 
 
 @pytest.mark.parametrize(
     "rate, argument", [(-1.0, "rates"), (np.nan, "rates"), (np.inf, "rates")], ids=["negative", "nan", "inf"]
 )
-def test_bad_rates(rate, argument):
+def test_invalid_rates_are_refused(rate, argument):
     with pytest.raises(ValueError, match=f"`{argument}` should be"):
         CustomExploration(lambda task, horizon: rate).counts(3, 10)
 
@@ -96,12 +96,12 @@ def test_bad_rates(rate, argument):
 @pytest.mark.parametrize(
     "sizes, argument", [((0, 5), "num_tasks"), ((5, 0), "horizon"), ((2.5, 5), "num_tasks")]
 )
-def test_bad_sizes(sizes, argument):
+def test_invalid_sizes_are_refused(sizes, argument):
     with pytest.raises(ValueError, match=f"`{argument}` should be"):
         DecreasingExploration().counts(*sizes)
 
 
-def test_a_schedule_of_the_wrong_length():
+def test_schedule_of_the_wrong_length_is_refused():
     class Short(AbstractExploration):
         def rates(self, num_tasks, horizon):
             return np.ones(2)

@@ -1,4 +1,4 @@
-"""The lifelong loop: step for step equal to plain NumPy, the paper's findings, and alike under transforms."""
+"""The lifelong loop: actions equal to a NumPy reference, the paper's findings, and jax transformations."""
 
 from functools import partial
 
@@ -38,19 +38,19 @@ from jlibo.lifelong.exploration import explore_uniformly
 from jlibo.lifelong.one_task import draw_task
 from tests.lifelong import reference_lifelong
 
-# Programs that run for a moment: with less optimisation they compile in half the time.
+# The programs run briefly: with less optimisation they compile in half the time.
 quick_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 close = np.testing.assert_allclose
 equal = np.testing.assert_array_equal
 
 
 def scattered(num, dim=1, seed=0):
-    """Candidates without the symmetries of a grid, which make exact ties."""
+    """Random candidates, because the symmetries of a grid give exact ties."""
     return np.sort(np.random.default_rng(seed).random((num, dim)), axis=0)
 
 
 def assert_same(first, second, exact=True):
-    """Two results, leaf by leaf: bit for bit, or with round-off in what is not a decision."""
+    """Compare two results leaf by leaf: bitwise, or floating-point leaves up to round-off."""
     for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
         if exact or not jnp.issubdtype(a.dtype, jnp.floating):
             equal(a, b)
@@ -58,7 +58,7 @@ def assert_same(first, second, exact=True):
             close(a, b, rtol=1e-7, atol=1e-7)
 
 
-# --- step for step ---
+# --- comparison with NumPy ---
 
 LAM = {"libo": 0.5, "flibo": 0.2}
 OMEGA, ALPHA, NU, NOISE = 0.25, 0.25, 10.0, 0.1
@@ -101,7 +101,7 @@ def played():
 
 @pytest.mark.parametrize("seed", [4, 21])
 @pytest.mark.parametrize("kind, name", [(kind, name) for kind, names in AGENTS.items() for name in names])
-def test_step_for_step_as_plain_numpy(played, kind, name, seed):
+def test_actions_equal_numpy_reference(played, kind, name, seed):
     env, _, tasks, results = played[kind, seed]
     agent, _, data = name.partition(" ")
     result = results[name]
@@ -131,7 +131,7 @@ def test_step_for_step_as_plain_numpy(played, kind, name, seed):
         assert len(np.unique(expected["support"], axis=0)) > 1, "the selection never changed: a weak test"
 
 
-def test_all_agents_face_the_same_tasks(played):
+def test_all_agents_have_the_same_tasks(played):
     _, _, tasks, results = played["cosine", 4]
     for result in results.values():
         for task, (values, noise, _) in enumerate(tasks):
@@ -142,7 +142,7 @@ def test_all_agents_face_the_same_tasks(played):
         equal(results["libo"].actions[task, :count], results["flibo"].actions[task, :count])
 
 
-def test_agents_side_by_side_equal_agents_alone(played):
+def test_run_agents_equals_run_lifelong(played):
     name = "libo all"
     env, learners, _, results = played["cosine", 4]
     run = quick_jit(partial(run_lifelong, num_tasks=NUM_TASKS, horizon=HORIZON))
@@ -157,7 +157,7 @@ def test_agents_side_by_side_equal_agents_alone(played):
 
 @pytest.fixture(scope="module")
 def findings():
-    """Four agents, 40 seeds, tasks enough for three rounds of the vote."""
+    """Four agents, 40 seeds, and enough tasks for three periods of the vote."""
     features, candidates = Cosine(30), scattered(100)
 
     @quick_jit
@@ -180,27 +180,27 @@ def findings():
 
 
 @pytest.mark.parametrize("worse, better", [("full", "flibo"), ("flibo", "libo"), ("libo", "oracle")])
-def test_order_of_the_agents(findings, worse, better):
+def test_regret_order_of_the_agents(findings, worse, better):
     results, _ = findings
     total = {name: np.asarray(result.regret).sum((1, 2)) for name, result in results.items()}
     mean, error = metrics.mean_and_standard_error(total[worse] - total[better])
     assert mean > 3 * error, f"{worse} - {better}: {mean} +- {error}"
 
 
-def test_libo_comes_close_to_the_oracle(findings):
+def test_libo_regret_approaches_the_oracle(findings):
     results, support = findings
     last = {name: np.asarray(metrics.task_regret(r))[:, -4:].mean() for name, r in results.items()}
     assert last["libo"] - last["oracle"] < 0.3 * (last["full"] - last["oracle"])
     first = np.asarray(metrics.task_regret(results["libo"]))[:, 0].mean()
     assert last["libo"] < 0.5 * first
-    # What is left is the price of forced exploration: the steps it chooses are as good as the oracle's.
+    # The remaining difference is due to forced exploration: the regret of chosen steps is near the oracle's.
     _, chosen = metrics.exploration_regret(results["libo"])
     assert np.asarray(chosen)[:, -4:].mean() < 1.2 * last["oracle"]
     recovered = np.asarray(metrics.recovery(results["libo"], support)).mean(0)
     assert recovered[-1] > recovered[0] and recovered[-1] > 0.5
 
 
-def test_votes_oscillate_with_period_one_over_alpha_and_dampen(findings):
+def test_flibo_support_oscillates_with_period_one_over_alpha_and_decays(findings):
     results, _ = findings
     size = np.asarray(metrics.support_size(results["flibo"])).mean(0)
     after = {task: size[task - 1] for task in range(1, 15)}  # counted from 1, as in the paper
@@ -211,13 +211,13 @@ def test_votes_oscillate_with_period_one_over_alpha_and_dampen(findings):
         assert between == sorted(between), "between two drops each client can only add"
 
 
-def test_solves_are_certified(findings):
+def test_all_solves_converge(findings):
     for name, result in findings[0].items():
         assert (np.asarray(result.status) == 0).all(), name
         assert np.isfinite(np.asarray(result.gap)).all()
 
 
-# --- batches, sweeps, stops ---
+# --- batches, sweeps, resuming ---
 
 SMALL = Cosine(6)
 SIZES = dict(num_tasks=4, horizon=12)
@@ -253,7 +253,7 @@ def looped(one):
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *[one(0.2, key) for key in SEEDS])
 
 
-def test_a_sweep_is_one_trace_and_batched_equals_looped_equals_chunked(count_traces, looped):
+def test_sweep_is_one_trace_and_batched_equals_looped_equals_chunked(count_traces, looped):
     counted, counter = count_traces(small_run)
     sweep = quick_jit(jax.vmap(jax.vmap(counted, in_axes=(None, 0)), in_axes=(0, None)))
     lams = jnp.asarray([0.2, 0.01])
@@ -269,7 +269,7 @@ def test_a_sweep_is_one_trace_and_batched_equals_looped_equals_chunked(count_tra
 
 
 @pytest.mark.parametrize("kind", ["jitted", "not jitted"])
-def test_continuing_equals_one_run_bit_for_bit(one, kind):
+def test_resumed_equals_uninterrupted(one, kind):
     if kind == "jitted":
         run, whole = quick_jit(small_run, static_argnames="tasks"), one(0.2, SEEDS[0])
     else:
@@ -282,7 +282,7 @@ def test_continuing_equals_one_run_bit_for_bit(one, kind):
         equal(np.concatenate([getattr(first, name), getattr(second, name)]), getattr(whole, name))
 
 
-def test_progress_is_told_once_a_task_in_a_batch():
+def test_progress_is_reported_once_per_task_in_a_batch():
     told = []
     run = partial(small_run, 0.2, progress_fn=lambda done: told.append(int(done)), learner=FixedPrior())
     jax.block_until_ready(quick_jit(jax.vmap(run))(SEEDS))
@@ -290,7 +290,7 @@ def test_progress_is_told_once_a_task_in_a_batch():
     assert sorted(told) == [1, 2, 3, 4]
 
 
-def test_exports_to_every_platform():
+def test_lowers_for_every_platform():
     run = jax.jit(jax.vmap(lambda lam, data: small_run(lam, jax.random.wrap_key_data(data)).regret))
     exported = jax.export.export(run, platforms=["cpu", "cuda", "tpu"])(
         jax.ShapeDtypeStruct((2,), jnp.float64), jax.ShapeDtypeStruct((2, 2), jnp.uint32)
@@ -298,7 +298,7 @@ def test_exports_to_every_platform():
     assert exported.platforms == ("cpu", "cuda", "tpu") and exported.out_avals[0].shape == (2, 4, 12)
 
 
-def test_single_precision_stays_single():
+def test_float32_is_kept():
     env = SyntheticEnv.draw(SMALL, support_size=2, candidates=POINTS.astype("float32"), key=SEEDS[0])
     learners = {"full": FixedPrior(), "flibo": FederatedMetaKGL(0.2, 0.25, 0.25, data="all")}
     results = quick_jit(partial(run_agents, **SIZES))(env, SMALL, GPUCB(5.0, 0.1), learners, key=SEEDS[0])
@@ -318,18 +318,18 @@ def test_single_precision_stays_single():
         ("carry", dict(carry=())),
     ],
 )
-def test_errors_of_a_run(argument, options):
+def test_invalid_arguments_of_run_lifelong(argument, options):
     env = SyntheticEnv.draw(SMALL, support_size=2, candidates=POINTS, key=SEEDS[0])
     with pytest.raises(ValueError, match=f"`{argument}` should be"):
         run_lifelong(env, SMALL, Greedy(0.1), FixedPrior(), **{**SIZES, **options}, key=SEEDS[0])
 
 
-def test_no_more_tasks_than_the_table_has():
+def test_num_tasks_is_limited_by_the_table():
     with pytest.raises(ValueError, match="`num_tasks` should be at most the 5 tasks"):
         run_lifelong(table(own=False), SMALL, Greedy(0.1), FixedPrior(), num_tasks=6, horizon=3, key=SEEDS[0])
 
 
-def test_errors_of_agents():
+def test_invalid_arguments_of_run_agents():
     env = SyntheticEnv.draw(SMALL, support_size=2, candidates=POINTS, key=SEEDS[0])
     with pytest.raises(ValueError, match="`meta_learners` should be"):
         run_agents(env, SMALL, Greedy(0.1), {}, **SIZES, key=SEEDS[0])
@@ -365,11 +365,11 @@ ENVS = {
 }
 
 
-# --- values that are no numbers ---
+# --- non-finite values ---
 
 
 class BadEnv(AbstractEnv):
-    """A user's environment: the values of `plain`, and `bad` in given cells [tasks, candidates]."""
+    """A user's environment: the values of `plain`, with `bad` in given cells [tasks, candidates]."""
 
     plain: FunctionEnv
     is_bad: jax.Array
@@ -413,7 +413,7 @@ def bad_run(request):
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("repeats", [True, False])
-def test_candidates_without_a_finite_value_are_never_played(bad_run, bad, repeats):
+def test_non_finite_candidates_are_never_played(bad_run, bad, repeats):
     cells = np.zeros((4, 15), bool)
     plain = bad_run(bad_env(cells, bad), repeats=repeats)
     best = np.asarray(plain["full"].actions[0, -1])
@@ -430,7 +430,7 @@ def test_candidates_without_a_finite_value_are_never_played(bad_run, bad, repeat
     assert np.asarray(results["libo"].support)[-1].any()
 
 
-def test_a_task_with_nothing_to_play_is_reported_and_teaches_nothing(bad_run):
+def test_task_without_finite_values_is_reported_and_not_learned_from(bad_run):
     cells = np.zeros((4, 15), bool)
     cells[1] = True
     results = bad_run(bad_env(cells, np.nan), repeats=True)
@@ -447,7 +447,7 @@ def test_a_task_with_nothing_to_play_is_reported_and_teaches_nothing(bad_run):
     assert np.asarray(results["libo"].support)[-1].any()
 
 
-def test_values_are_checked_where_they_are_known():
+def test_values_are_checked_outside_of_jit():
     fn = lambda point, parameters: jnp.where(point[0] > parameters, jnp.log(-point[0]), point[0])  # noqa: E731
     env = FunctionEnv(POINTS, fn, lambda index, key: jnp.asarray([0.5, -1.0])[index], 0.1)
     draws = draw_task(env, 0, 50, key=SEEDS[0])
@@ -461,8 +461,8 @@ def test_values_are_checked_where_they_are_known():
 
 
 @pytest.mark.parametrize("available", [None, np.arange(15) % 2 == 0])
-def test_exploration_avoids_bad_values_uniformly(available):
-    """Without bad values the draws are those without the check; with some, the others are alike."""
+def test_exploration_is_uniform_on_finite_values(available):
+    """If all values are finite, the draws equal those of `explore_uniformly`."""
 
     class Fixed(AbstractEnv):
         values: jax.Array
@@ -484,7 +484,7 @@ def test_exploration_avoids_bad_values_uniformly(available):
     assert (counts[~good] == 0).all() and stats.chisquare(counts[good]).pvalue > 0.01
 
 
-# --- noise that the precision cannot hold ---
+# --- noise outside of the range of the precision ---
 
 
 @pytest.mark.parametrize(
@@ -498,14 +498,14 @@ def test_exploration_avoids_bad_values_uniformly(available):
         (1e30, FixedPrior()),
     ],
 )
-def test_a_run_refuses_noise_that_its_precision_cannot_hold(noise_std, learner):
+def test_noise_outside_of_the_precision_range_is_refused(noise_std, learner):
     env = SyntheticEnv.draw(SMALL, support_size=2, candidates=POINTS.astype("float32"), key=SEEDS[0])
     with pytest.raises(ValueError, match=r"`noise_std` should be from .*float32.*, but got"):
         run_lifelong(env, SMALL, GPUCB(5.0, noise_std), learner, **SIZES, key=SEEDS[0])
 
 
 @pytest.mark.parametrize("scaling", [RawRewards(), Standardise()])
-def test_traced_noise_is_moved_to_what_the_precision_can_hold(scaling):
+def test_traced_noise_is_clipped_to_the_precision_range(scaling):
     env = SyntheticEnv.draw(SMALL, support_size=2, candidates=POINTS.astype("float32"), key=SEEDS[0])
     learners = {"libo": MetaKGL(0.2, 0.25), "learned": AdaptiveMetaKGL()}
 
@@ -523,8 +523,8 @@ def test_traced_noise_is_moved_to_what_the_precision_can_hold(scaling):
     close(FixedPrior(Prior(np.zeros(6), np.full(6, 1e-8), 1e-5)).fixed_prior.noise_std, 1e-5)
 
 
-def test_small_noise_beside_a_small_prior_is_accepted():
-    """What counts is noise against the prior's standard deviation, not against one."""
+def test_small_noise_with_a_small_prior_is_accepted():
+    """Noise is compared with the prior's standard deviation, not with 1."""
     env = ENVS["function"]()
     env = eqx.tree_at(lambda env: env.candidates, env, jnp.asarray(POINTS, "float32"))
     learner = FixedPrior(Prior(np.zeros(6, "float32"), np.full(6, 1e-8, "float32")))
@@ -532,7 +532,7 @@ def test_small_noise_beside_a_small_prior_is_accepted():
     assert np.isfinite(result.regret).all()
 
 
-def test_calls_outside_of_jit_are_compiled_once():
+def test_eager_calls_are_compiled_once():
     traces = []
 
     class Counting(jlibo.AbstractPolicy):

@@ -74,7 +74,7 @@ def test_mean_and_standard_error():
 
 
 @pytest.mark.parametrize("axis", [0, 1, -1])
-def test_the_mean_of_numpy_arrays_keeps_double_precision(axis):
+def test_mean_of_numpy_arrays_keeps_float64(axis):
     values = 1e9 + RNG.normal(size=(3, 4, 5))
     with jax.enable_x64(False):
         mean, error = metrics.mean_and_standard_error(values, axis=axis)

@@ -1,4 +1,4 @@
-"""Whole runs in units of their own: step for step as dense NumPy, and the same in any units."""
+"""Runs with standardised rewards: actions equal to a dense NumPy reference and invariant to units."""
 
 from functools import partial
 from typing import ClassVar
@@ -35,7 +35,7 @@ from tests.belief.observed import FOURIER, NOISE, cast, close, equal, general_pr
 
 # --- whole runs ---
 
-POINTS = np.sort(np.random.default_rng(0).uniform(size=(25, 1)), axis=0)  # no grid: no exact ties
+POINTS = np.sort(np.random.default_rng(0).uniform(size=(25, 1)), axis=0)  # not a grid, which has exact ties
 FEATURES = np.asarray(FOURIER(POINTS))
 NUM_TASKS, HORIZON = 3, 10
 VALUES = FEATURES @ np.random.default_rng(1).normal(size=(9, NUM_TASKS)) * [[1.0, 5.0, 0.3]]
@@ -45,7 +45,7 @@ POLICY = GPUCB(2.0, NOISE)
 
 
 class Mixed(AbstractMetaLearner):
-    """Learns nothing, and leaves it to each task which of several priors is right."""
+    """A fixed mixture of several priors; nothing is learned between tasks."""
 
     priors: tuple[Prior, ...]
     exploration: NoExploration = NoExploration()
@@ -66,7 +66,7 @@ class Mixed(AbstractMetaLearner):
 
 
 class Recorder(AbstractMetaLearner):
-    """Its state is the last task as it was told."""
+    """A learner whose state is the data of the last task, as passed to `update`."""
 
     exploration: NoExploration = NoExploration()
     data: ClassVar[str] = "all"
@@ -96,7 +96,7 @@ LEARNERS = {
 
 
 def table(multiple=1.0, shift=0.0):
-    """Noise comes in the same units as the values."""
+    """A table environment with noise in the same units as the values."""
     env = TableEnv(multiple * VALUES.T + shift, POINTS)
     return eqx.tree_at(lambda env: env.noise_std, env, 0.2 * jnp.asarray(multiple).max())
 
@@ -113,7 +113,7 @@ def play_compiled(multiple, shift, scaling):
 
 
 def play(multiple, shift, scaling):
-    """All kinds of priors side by side; `shift` is one number, or one a task."""
+    """Run all kinds of priors; `shift` is one number, or one per task."""
     return play_compiled(multiple, jnp.broadcast_to(jnp.asarray(shift, float), (NUM_TASKS, 1)), scaling)
 
 
@@ -130,7 +130,7 @@ FULL = np.diag(np.asarray(full_prior(FOURIER.groups).covariance))
 
 
 class ByHand:
-    """The units of a run, task after task, in plain NumPy. `prior` is the one that gives the scale."""
+    """The units of a run, task by task, in NumPy. The scale is computed with `prior`."""
 
     def __init__(self, kind, prior):
         self.is_raw, self.scales = kind is RawRewards, []
@@ -147,7 +147,7 @@ class ByHand:
         return (np.mean(rewards) if len(rewards) else 0.0), scale
 
     def finish(self, actions, rewards):
-        """The units in which a finished task is remembered: by the full kernel and the policy's noise."""
+        """The units of a finished task that are stored: by the full kernel and the policy's noise."""
         if self.is_raw:
             return 0.0, 1.0
         spread = squares(FULL, FEATURES[actions], rewards, NOISE)
@@ -157,8 +157,8 @@ class ByHand:
 
 @pytest.mark.parametrize("kind", [RawRewards, Standardise])
 @pytest.mark.parametrize("name", ["matrix", "diagonal", "noise of its own"])
-def test_step_for_step_as_plain_numpy(runs, kind, name):
-    """GP-UCB on the targets of the moment, with a dense posterior at every step."""
+def test_actions_equal_numpy_reference(runs, kind, name):
+    """GP-UCB on the targets in current units, with a dense posterior at every step."""
     prior, result = LEARNERS[name].fixed_prior, runs[kind][name]
     by_hand = ByHand(kind, prior)
     for task in range(NUM_TASKS):
@@ -184,8 +184,8 @@ def test_step_for_step_as_plain_numpy(runs, kind, name):
 
 
 @pytest.mark.parametrize("name", ["mixture", "larger mixture"])
-def test_a_mixture_plays_what_the_dense_mixture_would(runs, name):
-    """Its last component, the widest, gives the units."""
+def test_mixture_actions_equal_dense_reference(runs, name):
+    """The units are computed with the last component, the widest."""
     result, priors = runs[Standardise][name], LEARNERS[name].priors
     by_hand = ByHand(Standardise, priors[-1])
     for task in range(NUM_TASKS):
@@ -211,7 +211,7 @@ def test_a_mixture_plays_what_the_dense_mixture_would(runs, name):
 
 
 @pytest.mark.parametrize("kind", [RawRewards, Standardise])
-def test_a_meta_learner_sees_the_task_in_the_units_it_settled_in(runs, kind):
+def test_meta_learner_gets_rewards_in_final_units(runs, kind):
     result, by_hand = runs[kind]["recorder"], ByHand(kind, general_prior())
     for actions, rewards in zip(np.asarray(result.actions), np.asarray(result.rewards), strict=True):
         centre, scale = by_hand.finish(actions, rewards)
@@ -223,15 +223,15 @@ def test_a_meta_learner_sees_the_task_in_the_units_it_settled_in(runs, kind):
         assert result.carry[1].num_tasks == NUM_TASKS
 
 
-def test_units_matter(runs):
-    """Else all that follows would prove nothing."""
+def test_standardisation_changes_actions(runs):
+    """Otherwise the tests of invariance below would be vacuous."""
     for name in LEARNERS:
         raw, own = (np.asarray(runs[kind][name].actions) for kind in (RawRewards, Standardise))
         assert (raw != own).any(), name
 
 
 @pytest.mark.parametrize("name", list(LEARNERS))
-def test_each_kind_of_prior_plays_beside_others_as_it_plays_alone(runs, name):
+def test_run_agents_equals_run_lifelong(runs, name):
     run = quick_jit(partial(run_lifelong, **SIZES))
     alone = run(table(), FOURIER, POLICY, LEARNERS[name], scaling=Standardise(), key=KEY)
     together = runs[Standardise][name]
@@ -240,7 +240,7 @@ def test_each_kind_of_prior_plays_beside_others_as_it_plays_alone(runs, name):
     jax.tree.map(close, alone.carry, together.carry)
 
 
-def test_raw_rewards_are_the_default_for_a_mixture_too(runs):
+def test_raw_rewards_are_the_default_for_mixtures(runs):
     run = quick_jit(partial(run_lifelong, **SIZES))
     alone = run(table(), FOURIER, POLICY, LEARNERS["mixture"], key=KEY)
     equal(alone.actions, runs[RawRewards]["mixture"].actions)
@@ -248,8 +248,8 @@ def test_raw_rewards_are_the_default_for_a_mixture_too(runs):
 
 
 @pytest.mark.parametrize("multiple, shift", [(1000.0, 0.0), (1.0, -500.0), (1e-3, 2.0), (1000.0, 12345.0)])
-def test_rewards_in_other_units_change_no_action(runs, multiple, shift):
-    """Dollars or cents, from any zero: with the guess in the same units, every agent plays alike."""
+def test_actions_are_invariant_to_shift_and_scale_of_rewards(runs, multiple, shift):
+    """With the guess in the same units as the rewards."""
     other = play(multiple, shift, Standardise(guess=multiple))
     for name, result in runs[Standardise].items():
         equal(other[name].actions, result.actions)
@@ -267,7 +267,7 @@ SCALE_LEARNERS = {
 
 @pytest.fixture(scope="module")
 def scaled_run():
-    """A run with every reward multiplied and shifted, in single or double precision."""
+    """A run with every reward multiplied and shifted, in float32 or float64."""
 
     @quick_jit
     def run(values, points, multiple, shift):
@@ -286,8 +286,8 @@ def scaled_run():
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("shift", [0.0, -3.0])
-def test_rewards_times_any_power_of_two_change_no_action(scaled_run, dtype, shift):
-    """Nothing is rounded differently, so that actions and selections are equal, and not only alike."""
+def test_actions_are_invariant_to_powers_of_two(scaled_run, dtype, shift):
+    """A power of two does not change rounding, so actions and selections are exactly equal."""
     plain = scaled_run(dtype, 0, shift)
     span = range(-90, 91, 15) if dtype == np.float32 else (-900, -400, -90, 400, 900)
     for exponent in span:
@@ -299,8 +299,8 @@ def test_rewards_times_any_power_of_two_change_no_action(scaled_run, dtype, shif
 
 
 @pytest.mark.parametrize("size", [1e-20, 1e19])
-def test_rewards_out_of_range_when_squared_are_learned_from_without_a_guess(size):
-    """With the default guess of one, which is wrong by twenty orders: later tasks know better."""
+def test_rewards_whose_squares_overflow_are_learned_from(size):
+    """With the default guess of 1, wrong by twenty orders of magnitude; later tasks use the learned scale."""
     env = TableEnv((size * VALUES.T).astype(np.float32), POINTS.astype(np.float32))
     learners = {"flibo": SCALE_LEARNERS["flibo"]}
     run = quick_jit(partial(run_agents, scaling=Standardise(), **SIZES))
@@ -315,14 +315,14 @@ def test_rewards_out_of_range_when_squared_are_learned_from_without_a_guess(size
     assert last[0] < 3 * last[1] + 0.5
 
 
-def test_each_task_may_have_a_zero_of_its_own(runs):
+def test_actions_are_invariant_to_a_shift_per_task(runs):
     other = play(1.0, jnp.asarray([[10.0], [-300.0], [0.5]]), Standardise())
     for name, result in runs[Standardise].items():
         equal(other[name].actions, result.actions)
 
 
-def test_once_past_tasks_are_known_the_guess_does_not_count():
-    """One task, in units of its own and of a past: no guess, however wrong, has a say."""
+def test_guess_is_ignored_after_past_tasks():
+    """One task with stored scales of past tasks: its actions do not depend on the guess."""
 
     @jax.jit
     def actions(multiple, guess):
@@ -337,18 +337,18 @@ def test_once_past_tasks_are_known_the_guess_does_not_count():
         equal(actions(multiple, guess), expected)
 
 
-def test_constant_rewards_are_played_without_a_stumble():
+def test_constant_rewards_give_finite_results():
     result = play(0.0, 3.0, Standardise())
     for run in result.values():
         assert np.isfinite(np.asarray(run.rewards)).all() and not np.asarray(run.regret).any()
         close(run.carry[1].total, 0)
 
 
-# --- stop and go on, sweeps, precision ---
+# --- resuming, sweeps, precision ---
 
 
-def test_continuing_equals_one_run_bit_for_bit():
-    """The past scales are part of what is carried on."""
+def test_resumed_equals_uninterrupted():
+    """The past scales are part of the carry."""
     run = quick_jit(partial(run_lifelong, scaling=Standardise(), **SIZES), static_argnames="tasks")
     whole = run(table(), FOURIER, POLICY, Recorder(), key=KEY)
     first = run(table(), FOURIER, POLICY, Recorder(), tasks=range(2), key=KEY)
@@ -359,7 +359,7 @@ def test_continuing_equals_one_run_bit_for_bit():
         equal(np.concatenate(parts), getattr(whole, field))
 
 
-def test_a_sweep_of_guesses_is_one_trace_and_seeds_are_a_batch(runs, count_traces):
+def test_sweep_of_guesses_and_seeds_is_one_trace(runs, count_traces):
     def one(guess, key):
         return run_lifelong(
             table(), FOURIER, POLICY, LEARNERS["mixture"], scaling=Standardise(guess), **SIZES, key=key
@@ -375,7 +375,7 @@ def test_a_sweep_of_guesses_is_one_trace_and_seeds_are_a_batch(runs, count_trace
     assert (batch[0] != batch[1]).any()
 
 
-def test_single_precision_stays_single():
+def test_float32_is_kept():
     env = TableEnv(VALUES.T.astype(np.float32) + 1000, POINTS.astype(np.float32), noise_std=0.1)
     learners = {"flibo": FederatedMetaKGL(0.05, 0.05, 0.5, data="all"), "mixture": LEARNERS["mixture"]}
     run = quick_jit(partial(run_agents, scaling=Standardise(), **SIZES))
@@ -385,8 +385,8 @@ def test_single_precision_stays_single():
 
 
 @pytest.mark.parametrize("scaling", [RawRewards(), Standardise()])
-def test_rewards_may_be_wider_than_the_candidates(scaling):
-    """What is believed stays in the precision of the candidates; rewards are reported as they came."""
+def test_rewards_may_have_a_wider_dtype_than_candidates(scaling):
+    """The belief has the dtype of the candidates; rewards are reported in their own dtype."""
     env = FunctionEnv(
         POINTS.astype(np.float32),
         lambda point, shift: jnp.sin(3 * point[0].astype(jnp.float64)) + shift,

@@ -1,4 +1,4 @@
-"""Figures: what is drawn is what was measured, and nothing else in the process changes."""
+"""Figures: drawn data equal the results, and no global state of matplotlib changes."""
 
 import jax
 import jax.numpy as jnp
@@ -67,7 +67,7 @@ def ax():
 
 @pytest.fixture(autouse=True)
 def _nothing_else_changes():
-    """No figure is left open by a function that was given an Axes, and no setting is touched."""
+    """Check that functions with a given Axes leave no figure open, and that no setting changes."""
     before = dict(mpl.rcParams)
     yield
     plt.close("all")
@@ -106,7 +106,7 @@ def band_edges(band, x):
 
 
 def check_lines(ax, expected):
-    """Lines and bands of `ax` against values by agent, [seed, point]."""
+    """Compare lines and bands of `ax` with values by agent, [seed, point]."""
     lines = lines_by_label(ax)
     assert set(lines) == {LABELS[name] for name in expected}
     edges = [(to_rgb(band.get_facecolor()[0][:3]), band) for band in bands(ax)]
@@ -123,7 +123,7 @@ def check_lines(ax, expected):
 
 
 @pytest.mark.parametrize("name", list(every_plot({}, None)))
-def test_returns_the_axes_it_was_given_and_opens_no_figure(name, results, truth, ax):
+def test_given_axes_are_returned_and_no_figure_is_opened(name, results, truth, ax):
     draw = every_plot(results, truth)[name]
     assert draw(ax) is ax
     assert plt.get_fignums() == []
@@ -131,7 +131,7 @@ def test_returns_the_axes_it_was_given_and_opens_no_figure(name, results, truth,
 
 
 @pytest.mark.parametrize("name", list(every_plot({}, None)))
-def test_makes_one_figure_of_its_own_without_axes(name, results, truth):
+def test_one_figure_is_made_without_axes(name, results, truth):
     axes = every_plot(results, truth)[name]()
     assert [plt.figure(number) for number in plt.get_fignums()] == [axes.figure]
 
@@ -143,20 +143,20 @@ def test_lifelong_regret_is_mean_and_standard_error(results, ax):
         np.testing.assert_array_equal(line.get_xdata(), np.arange(1, NUM_TASKS * HORIZON + 1))
 
 
-def test_tasks_start_at_vertical_lines(results, ax):
+def test_vertical_lines_mark_starts_of_tasks(results, ax):
     plot.plot_lifelong_regret(results, ax)
     (starts,) = [one for one in ax.collections if isinstance(one, LineCollection)]
     places = [segment[:, 0] for segment in starts.get_segments()]
     np.testing.assert_array_equal(places, [[s * HORIZON] * 2 for s in range(NUM_TASKS)])
 
 
-def test_legend_names_the_agents_from_the_usual_top_down(results, ax):
+def test_legend_has_the_usual_order_of_agents(results, ax):
     plot.plot_lifelong_regret(dict(sorted(results.items())), ax)
     words = [text.get_text() for text in ax.get_legend().get_texts()]
     assert words == ["Full kernel", "F-LiBO", "LiBO", "Oracle"]
 
 
-def test_a_long_run_is_thinned_and_keeps_the_end_of_every_task(results, ax):
+def test_long_run_is_thinned_but_keeps_the_ends_of_tasks(results, ax):
     rng = np.random.default_rng(0)
     long = jax.tree.map(lambda leaf: leaf, results["libo"])
     regret = rng.uniform(size=(2, 38, 144))
@@ -169,13 +169,13 @@ def test_a_long_run_is_thinned_and_keeps_the_end_of_every_task(results, ax):
     np.testing.assert_allclose(line.get_ydata(), np.cumsum(regret.reshape(2, -1), 1).mean(0)[x - 1])
 
 
-def test_task_regret(results, ax):
+def test_task_regret_is_mean_and_standard_error(results, ax):
     plot.plot_task_regret(results, ax)
     check_lines(ax, {name: metrics.task_regret(result) for name, result in results.items()})
     np.testing.assert_array_equal(ax.get_lines()[0].get_xdata(), [1, 2, 3])
 
 
-def test_task_curves(results, ax):
+def test_task_curves_are_mean_cumulative_regret(results, ax):
     plot.plot_task_curves(results, "flibo", ax)
     curves = np.cumsum(np.asarray(results["flibo"].regret), -1).mean(0)
     assert len(ax.get_lines()) == NUM_TASKS
@@ -186,7 +186,7 @@ def test_task_curves(results, ax):
 
 
 @pytest.mark.parametrize("tasks", [slice(None), slice(1, None), slice(-1, None)])
-def test_simple_regret_is_that_of_the_best_so_far(results, ax, tasks):
+def test_simple_regret_is_of_the_best_so_far(results, ax, tasks):
     plot.plot_simple_regret(results, ax, tasks=tasks)
     best = {n: np.minimum.accumulate(np.asarray(r.regret), -1)[:, tasks] for n, r in results.items()}
     check_lines(ax, {name: values.mean(1) for name, values in best.items()})
@@ -196,7 +196,7 @@ def test_simple_regret_is_that_of_the_best_so_far(results, ax, tasks):
     assert ax.get_xscale() == ax.get_yscale() == "log"
 
 
-def test_simple_regret_has_the_ticks_of_a_log_axis(results, ax):
+def test_simple_regret_has_log_axis_ticks(results, ax):
     plot.plot_simple_regret(results, ax)
     ax.figure.canvas.draw()
     low, high = ax.get_xlim()
@@ -204,8 +204,8 @@ def test_simple_regret_has_the_ticks_of_a_log_axis(results, ax):
     assert [label for at, label in shown if low <= at <= high] == ["1", "2", "5", "10"]
 
 
-def test_simple_regret_that_reaches_zero(results, ax):
-    """A logarithm has no zero: the line leaves at the bottom, and what is left decides the limits."""
+def test_limits_of_simple_regret_that_reaches_zero(results, ax):
+    """A log axis has no zero: positive values give the lower limit; without any, the axis is linear."""
     libo = results["libo"]
     regret = np.asarray(libo.regret).copy()
     regret[..., 4:] = 0
@@ -220,7 +220,7 @@ def test_simple_regret_that_reaches_zero(results, ax):
     assert other.get_yscale() == "linear"
 
 
-def test_support_of_one_truth_keeps_the_order_of_kernels(results, truth, ax):
+def test_shared_true_support_keeps_the_order_of_kernels(results, truth, ax):
     names = [f"k{j}" for j in range(NUM_GROUPS)]
     plot.plot_support(results["libo"], ax, true_support=truth[0], names=names)
     share = np.asarray(results["libo"].support).mean(0).T
@@ -231,7 +231,7 @@ def test_support_of_one_truth_keeps_the_order_of_kernels(results, truth, ax):
     np.testing.assert_array_equal(marks.get_ydata(), np.flatnonzero(truth[0]))
 
 
-def test_support_of_many_truths_puts_each_seeds_own_first(results, truth, ax):
+def test_true_kernels_of_each_seed_are_drawn_first(results, truth, ax):
     plot.plot_support(results["libo"], ax, true_support=truth)
     support = np.asarray(results["libo"].support)
     expected = np.mean(
@@ -247,7 +247,7 @@ def test_support_of_many_truths_puts_each_seeds_own_first(results, truth, ax):
     np.testing.assert_allclose(divider.get_ydata(), 1.5)
 
 
-def test_oracle_support_aligned_is_a_full_band(results, truth, ax):
+def test_oracle_support_covers_the_true_kernels(results, truth, ax):
     plot.plot_support(results["oracle"], ax, true_support=truth)
     expected = np.zeros((NUM_GROUPS, NUM_TASKS))
     expected[:2] = 1
@@ -263,7 +263,7 @@ def test_recovery_and_support_size(results, truth, ax):
     check_lines(other, {name: metrics.support_size(result) for name, result in results.items()})
 
 
-def test_exploration_cost_is_forced_on_top_of_chosen(results, ax):
+def test_exploration_cost_stacks_forced_on_chosen(results, ax):
     plot.plot_exploration_cost(results, ax)
     bars = {"_chosen": [], "_forced": []}
     for container in ax.containers:
@@ -291,7 +291,7 @@ def test_offline_regret(results, ax):
     assert same_color(lines["Meta-KGL"].get_color(), COLOURS["libo"])
 
 
-def test_a_single_run_has_no_band(results, ax):
+def test_single_run_has_no_band(results, ax):
     single = jax.tree.map(lambda leaf: leaf[1], results["libo"])
     plot.plot_lifelong_regret({"libo": single}, ax)
     assert bands(ax) == []
@@ -305,7 +305,7 @@ def test_a_single_run_has_no_band(results, ax):
     plot.figure_lifelong(single).canvas.draw()
 
 
-def test_other_agents_get_colours_of_their_own(results, ax):
+def test_other_agents_have_distinct_colours(results, ax):
     many = {"oracle": results["oracle"], "full": results["full"], "naive": results["full"]}
     many |= {f"agent {i}": results["libo"] for i in range(9)}
     plot.plot_task_regret(many, ax)
@@ -328,7 +328,7 @@ def test_lifelong_figure(results, truth, with_truth):
     assert [text.get_text() for text in legend.get_texts()] == ["Full kernel", "F-LiBO", "LiBO", "Oracle"]
 
 
-def test_lifelong_figure_without_a_learner_and_into_a_given_figure(results, truth):
+def test_lifelong_figure_without_a_learner_in_a_given_figure(results, truth):
     fixed = {name: results[name] for name in ("oracle", "full")}
     given = Figure()
     assert plot.figure_lifelong(fixed, truth, figure=given) is given

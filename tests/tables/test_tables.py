@@ -1,4 +1,4 @@
-"""Tables: the shipped one, the three readers on small files in their layouts, environments made of them."""
+"""Tables: the shipped table, the three readers on small files, and environments made from tables."""
 
 import hashlib
 import io
@@ -60,7 +60,7 @@ def test_glmnet():
     table = load_table("glmnet")
     assert table.num_tasks >= 38 and len(set(table.tasks)) == table.num_tasks
     assert table.shared and table.params.shape == (21 * 37, 2)
-    assert table.param_names == ("alpha", "ln lambda")  # as the readers call them
+    assert table.param_names == ("alpha", "ln lambda")  # as named by the readers
     alpha, log_lambda = (np.unique(column) for column in table.params.T)
     assert (len(alpha), alpha[0], alpha[-1]) == (21, 0, 1)
     assert (len(log_lambda), log_lambda[0], log_lambda[-1]) == (37, -9, 9)
@@ -73,14 +73,14 @@ def test_glmnet():
         table.params[0] = 0
 
 
-def test_glmnet_is_what_its_provenance_says():
+def test_glmnet_matches_its_provenance():
     folder = resources.files("jlibo").joinpath("data")
     provenance = json.loads(folder.joinpath("glmnet.provenance.json").read_text())
     assert hashlib.sha256(folder.joinpath("glmnet.npz").read_bytes()).hexdigest() == provenance["sha256"]
     assert [task["name"] for task in provenance["tasks"]] == list(load_table("glmnet").tasks)
 
 
-def test_unknown_table_offers_the_nearest():
+def test_unknown_table_suggests_the_nearest_name():
     with pytest.raises(ValueError, match=r"`name` should be one of 'glmnet'.*'glmet'.*did you mean 'glmnet'"):
         load_table("glmet")
     with pytest.raises(ValueError, match=r"one of 'glmnet', but got '\.\./secret'\.$"):
@@ -96,7 +96,7 @@ def test_other_formats_are_refused(header):
         read_npz(stream, "new.npz")
 
 
-def test_arrays_of_a_table_must_fit():
+def test_arrays_of_a_table_must_have_matching_shapes():
     with pytest.raises(ValueError, match=r"`metrics\['auc'\]` should be an array of shape \[2, 3\]"):
         Table(("a", "b"), ("x",), np.zeros((3, 1)), {"auc": np.zeros((2, 4))})
     with pytest.raises(ValueError, match=r"`params` should be an array of shape \[2, g, 1\]"):
@@ -154,7 +154,7 @@ def test_csv_default_columns(write):
         ("wine,0,d,1,,6", "wine,0,d,1", r"line 6: 4 cells, but the header has 6"),
     ],
 )
-def test_csv_errors_have_file_and_line(write, old, new, message):
+def test_csv_errors_name_file_and_line(write, old, new, message):
     assert GRID.count(old) == 1
     with pytest.raises(ValueError, match=r"runs\.csv, " + message):
         read_csv(write(GRID.replace(old, new)), **COLUMNS)
@@ -242,7 +242,7 @@ def test_hpob(write):
         (None, [], 'the lists "X" and "y" were expected'),
     ],
 )
-def test_hpob_errors_say_where(write, points, values, message):
+def test_hpob_errors_name_the_location(write, points, values, message):
     with pytest.raises(ValueError, match=r"runs\.csv, search space '7', data set '3'.*" + message):
         read_hpob(write({"7": {"3": {"X": points, "y": values}}}), "7")
 
@@ -278,7 +278,7 @@ def test_env_of_a_shared_table():
     np.testing.assert_allclose(loss.candidates, table.params, rtol=1e-6)
 
 
-def test_env_of_a_table_of_own_configurations(write):
+def test_env_of_a_table_with_configurations_per_task(write):
     table = read_random_bot(write(RANDOM_BOT))
     env = TableEnv.from_table(table, metric="auc")
     np.testing.assert_array_equal(env.available, [[True, True, False], [True, True, False]])
@@ -303,7 +303,7 @@ def test_env_from_csv_options(write):
     np.testing.assert_array_equal(env.values, [[-9, -8], [-6, -7]])
 
 
-def test_a_parameter_that_never_changes_becomes_zero():
+def test_constant_parameter_becomes_zero():
     table = Table(("a",), ("x", "constant"), np.array([[2.0, 7.0], [4.0, 7.0]]), {"y": np.ones((1, 2))})
     np.testing.assert_array_equal(TableEnv.from_table(table).candidates, [[0, 0], [1, 0]])
 
@@ -318,8 +318,8 @@ def test_metric_errors():
         TableEnv.from_table(table)
 
 
-def test_lifelong_run_plays_only_what_the_file_lists(write):
-    """Tasks of two to five configurations, one of them with no value; each reward is the file's."""
+def test_lifelong_run_plays_only_configurations_of_the_file(write):
+    """Tasks of two to five configurations, one of them without a value; rewards are values of the file."""
     rng = np.random.default_rng(0)
     sizes = [5, 2, 4, 3]
     runs = [(t, *rng.random(2), rng.random()) for t, size in enumerate(sizes) for _ in range(size)]
@@ -351,7 +351,7 @@ def test_lifelong_run_plays_only_what_the_file_lists(write):
         ("\udcff", "cannot be read as JSON"),
     ],
 )
-def test_hostile_hpob_files_get_the_readers_error(tmp_path, content, message):
+def test_hostile_hpob_files_raise_the_readers_error(tmp_path, content, message):
     path = tmp_path / "hostile.json"
     path.write_text(content, encoding="utf-8", errors="surrogateescape")
     with pytest.raises(ValueError, match=rf"hostile\.json.*{message}") as caught:
@@ -362,7 +362,7 @@ def test_hostile_hpob_files_get_the_readers_error(tmp_path, content, message):
 @pytest.mark.parametrize(
     "content", [b"task,x,y\n\xff,1,2\n", b"task,x,y\na,1,\0\n", b"task,x,y\na,1," + b"z" * 100_000 + b"\n"]
 )
-def test_hostile_csv_files_get_the_readers_error(tmp_path, content):
+def test_hostile_csv_files_raise_the_readers_error(tmp_path, content):
     path = tmp_path / "hostile.csv"
     path.write_bytes(content)
     with pytest.raises(ValueError, match=r"hostile\.csv, (after )?line \d") as caught:
