@@ -1,4 +1,4 @@
-"""Priors, rewards and beliefs after them, with dense NumPy beside, for the tests of beliefs and units."""
+"""Helpers for the tests of beliefs and units: priors, rewards, beliefs, and dense NumPy equivalents."""
 
 from functools import partial
 
@@ -20,7 +20,7 @@ FOURIER = Fourier(4, constant=True)  # 9 features in 5 groups
 PHI = np.asarray(FOURIER(box_grid(FOURIER, 25)))
 close = partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-9)
 equal = np.testing.assert_array_equal
-# Programs that run for a moment: with less optimisation they compile in half the time.
+# These programs are short: with less optimisation they compile in half the time.
 quick_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 
 
@@ -32,7 +32,7 @@ def general_prior(seed=0, noise_std=None):
 
 
 def data(seed=0, num=NUM, centre=5.0, scale=20.0):
-    """Indices of candidates, some of them played twice, and rewards in units far from one."""
+    """Candidate indices, some of them repeated, and rewards in units far from one."""
     rng = np.random.default_rng(seed)
     return rng.integers(0, len(PHI), num), centre + scale * rng.normal(size=num)
 
@@ -63,7 +63,7 @@ def seen(prior, indices, rewards, *, num_columns=3, present=None):
 
 
 def dense(prior, indices, targets, noise_std=NOISE):
-    """From scratch: mean and variance at the candidates, mean and covariance of the weights, log evidence."""
+    """Dense mean and variance at the candidates, mean and covariance of the weights, and log evidence."""
     prior_mean, covariance = np.asarray(prior.mean), np.asarray(prior.covariance)
     rows = PHI[indices]
     mean, posterior = reference.weight_posterior(prior_mean, covariance, rows, targets, noise_std)
@@ -92,7 +92,7 @@ def moments_of(rewards, present=None, dtype=np.float64):
 
 
 def squares(covariance, rows, rewards, noise_std):
-    """(y - mean)^T K^-1 (y - mean), densely: squared deviations counted against what the prior expects."""
+    """Dense (y - mean)^T K^-1 (y - mean): squared deviations relative to the prior covariance."""
     if len(rewards) == 0:
         return 0.0
     rest = np.asarray(rewards) - np.mean(rewards)

@@ -1,7 +1,7 @@
-"""The running belief: the posterior in any units, absent and pending rewards, mixtures by their evidence.
+"""The running belief: posterior in any units, absent and pending rewards, mixtures weighted by evidence.
 
-Everything is compared with dense NumPy on targets that were standardised first (`reference.py`), where the
-library never computes anything again when the units move.
+Compared with dense NumPy on targets that are standardised first (`reference.py`); the library does not
+recompute anything when the units change.
 """
 
 from functools import partial
@@ -44,7 +44,7 @@ from tests.belief.observed import (
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_the_belief_in_any_units_is_the_posterior_of_the_standardised_targets(seed):
+def test_belief_in_any_units_equals_posterior_of_standardised_targets(seed):
     prior, (indices, rewards) = general_prior(seed), data(seed)
     columns = seen(prior, indices, rewards)
     for centre, scale in some_units(seed):
@@ -64,7 +64,7 @@ def test_the_belief_in_any_units_is_the_posterior_of_the_standardised_targets(se
 
 
 @pytest.mark.parametrize("num", [0, 1, 2])
-def test_the_belief_after_few_rewards(num):
+def test_belief_after_few_rewards(num):
     prior, (indices, rewards) = general_prior(), data(num=2)
     present = np.arange(2) < num
     belief = belief_in(
@@ -78,8 +78,8 @@ def test_the_belief_after_few_rewards(num):
     assert belief.posterior.best_reward == (targets.max() if num else -np.inf)
 
 
-def test_one_column_is_the_posterior_of_the_rewards_themselves():
-    """The paper's setting, at the cost of one column; bit for bit what `posterior` computes."""
+def test_one_column_equals_posterior_of_raw_rewards():
+    """The paper's setting, with one column only; equal to `posterior` up to 1e-13."""
     prior, (indices, rewards) = general_prior(), data(scale=1.0)
     columns = seen(prior, indices, rewards, num_columns=1)
     units = RawRewards().units((), moments_of(rewards), columns)
@@ -102,7 +102,7 @@ def test_one_column_is_the_posterior_of_the_rewards_themselves():
     close(belief.posterior.factor, other.posterior.factor, rtol=1e-13, atol=1e-13)
 
 
-def test_single_precision_follows_double():
+def test_float32_is_close_to_float64():
     prior, (indices, rewards) = general_prior(), data()
     columns = seen(cast(prior, np.float32), indices, rewards)
     belief = belief_in(columns, cast(Units(jnp.asarray(5.0), jnp.asarray(20.0)), np.float32))
@@ -113,7 +113,7 @@ def test_single_precision_follows_double():
     close(belief.posterior.log_marginal_likelihood, evidence, rtol=1e-4)
 
 
-def test_a_prior_with_a_noise_of_its_own_goes_before_the_policys():
+def test_noise_std_of_the_prior_overrides_the_policys():
     prior, (indices, rewards) = general_prior(noise_std=1.7), data()
     belief = belief_in(seen(prior, indices, rewards), Units(jnp.asarray(5.0), jnp.asarray(20.0)))
     mean, variance, _, _, evidence = dense(prior, indices, (rewards - 5) / 20, 1.7)
@@ -133,7 +133,7 @@ def two_priors():
 @pytest.mark.parametrize("num_columns", [1, 3])
 @pytest.mark.parametrize("kind", ["prior", "mixture"])
 @pytest.mark.parametrize("nothing", [0.0, -1e6, np.nan, np.inf])
-def test_an_absent_reward_changes_nothing_at_all(num_columns, kind, nothing, two_priors):
+def test_absent_reward_leaves_the_belief_unchanged(num_columns, kind, nothing, two_priors):
     prior, (indices, rewards) = (general_prior() if kind == "prior" else two_priors), data()
     columns = seen(prior, indices, rewards, num_columns=num_columns)
     after = watch(columns, indices[:1], jnp.full(1, nothing), np.zeros(1, bool))
@@ -142,7 +142,7 @@ def test_an_absent_reward_changes_nothing_at_all(num_columns, kind, nothing, two
 
 
 @pytest.mark.parametrize("num_columns", [1, 3])
-def test_padding_between_rewards_is_as_if_it_were_not_there(num_columns):
+def test_padded_rewards_equal_dropped_rewards(num_columns):
     prior, (indices, rewards) = general_prior(), data()
     present = np.random.default_rng(3).uniform(size=NUM) < 0.5
     padded = seen(prior, indices, np.where(present, rewards, 1e9), num_columns=num_columns, present=present)
@@ -150,7 +150,7 @@ def test_padding_between_rewards_is_as_if_it_were_not_there(num_columns):
     jax.tree.map(partial(close, rtol=1e-12, atol=1e-12), padded, alone)
 
 
-def test_an_expected_reward_shrinks_the_variance_and_leaves_the_mean(two_priors):
+def test_pending_reward_reduces_variance_and_keeps_mean(two_priors):
     units = Units(jnp.asarray(4.0), jnp.asarray(20.0))
     for prior in (general_prior(), two_priors):
         columns = seen(prior, *data())
@@ -170,7 +170,7 @@ def test_an_expected_reward_shrinks_the_variance_and_leaves_the_mean(two_priors)
         jax.tree.map(equal, absent, columns)
 
 
-def test_the_variance_of_an_expected_reward_is_the_dense_one():
+def test_variance_with_pending_reward_equals_dense():
     prior, (indices, rewards) = general_prior(), data()
     belief = belief_in(expect(seen(prior, indices, rewards), 7), Units(jnp.asarray(0.0), jnp.asarray(1.0)))
     _, variance, _, _, _ = dense(prior, np.append(indices, 7), np.append(rewards, 0))
@@ -183,12 +183,12 @@ LOG_WEIGHTS = np.log([0.5, 0.2, 0.3])
 
 
 def three_priors():
-    """One with the noise of the data, one too sure, one too vague."""
+    """One with the noise of the data, one with too little noise, one with too much."""
     return [general_prior(seed, noise_std) for seed, noise_std in ((0, 0.3), (1, 0.05), (2, 3.0))]
 
 
 def dense_mixture(priors, log_weights, indices, targets):
-    """The weights of the components, and mean and variance of all of them together."""
+    """Component weights, mean and variance of the mixture, and the dense components."""
     parts = [dense(prior, indices, targets, float(prior.noise_std)) for prior in priors]
     scores = log_weights + [part[-1] for part in parts]
     weights = np.exp(scores - logsumexp(scores))
@@ -198,14 +198,14 @@ def dense_mixture(priors, log_weights, indices, targets):
 
 
 @pytest.mark.parametrize("num", [0, 2, 6])
-def test_a_mixture_is_weighed_by_evidence_and_matched_in_its_moments(num):
+def test_mixture_is_weighted_by_evidence_and_moment_matched(num):
     priors, (indices, rewards) = three_priors(), data(5, 6)
     columns = seen(mixture(priors, np.exp(LOG_WEIGHTS)), indices, rewards, present=np.arange(6) < num)
     for centre, scale in some_units(5):
         units = Units(jnp.asarray(centre), jnp.asarray(scale))
         targets = (rewards[:num] - centre) / scale
         weights, mean, variance, parts = dense_mixture(priors, LOG_WEIGHTS, indices[:num], targets)
-        # A sum of squares of surprises is in the exponent: its round-off is that of its size.
+        # The exponent has a sum of squared residuals, whose round-off is proportional to its size.
         slack = 1e-9 * max(1, max(abs(part[-1]) for part in parts))
         close(component_weights(columns, units), weights, rtol=slack, atol=1e-300)
         belief = belief_in(columns, units)
@@ -219,7 +219,7 @@ def test_a_mixture_is_weighed_by_evidence_and_matched_in_its_moments(num):
         assert belief.mean.shape == belief.variance.shape == (25,) and belief.features.shape == PHI.shape
 
 
-def test_the_evidence_finds_the_prior_that_the_rewards_came_from():
+def test_evidence_identifies_the_prior_that_generated_the_rewards():
     priors, rng = three_priors(), np.random.default_rng(8)
     for truth, prior in enumerate(priors):
         weights = rng.multivariate_normal(np.asarray(prior.mean), np.asarray(prior.covariance))
@@ -231,7 +231,7 @@ def test_the_evidence_finds_the_prior_that_the_rewards_came_from():
         close(likely.sum(), 1)
 
 
-def test_a_component_that_is_impossible_never_matters():
+def test_component_of_weight_zero_has_no_effect():
     priors, (indices, rewards) = three_priors(), data(6)
     wild = Prior(np.full(9, 1e6), 1e12 * np.eye(9), 0.1)
     units = Units(jnp.asarray(5.0), jnp.asarray(20.0))
@@ -244,7 +244,7 @@ def test_a_component_that_is_impossible_never_matters():
         jax.tree.map(close, belief_in(columns, units), belief_in(without, units))
 
 
-def test_copies_of_one_prior_are_that_prior():
+def test_mixture_of_equal_priors_equals_that_prior():
     prior, (indices, rewards) = general_prior(), data(7)
     units = Units(jnp.asarray(5.0), jnp.asarray(20.0))
     alone = belief_in(seen(prior, indices, rewards), units)

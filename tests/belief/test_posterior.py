@@ -1,4 +1,4 @@
-"""The posterior: equal to the textbook formulas in any order, safe in float32, the same under transforms."""
+"""The posterior: textbook formulas, order of observations, float32 accuracy, transforms and bad input."""
 
 from functools import partial
 
@@ -38,7 +38,7 @@ close = partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-9)
 
 
 def data(seed=0, num=NUM):
-    """Indices of candidates, some of them played twice, and rewards."""
+    """Candidate indices, some of them repeated, and rewards."""
     rng = np.random.default_rng(seed)
     return jnp.asarray(rng.integers(0, len(PHI), num)), jnp.asarray(rng.normal(size=num))
 
@@ -56,7 +56,7 @@ def run_candidates(belief, indices, rewards):
 
 @jax.jit
 def run_points(posterior, features, rewards):
-    """The posterior after all observations, at points that are no candidates."""
+    """The posterior after all observations, at points that are not candidates."""
     return jax.lax.scan(lambda at, seen: (gp.observe(at, *seen), None), posterior, (features, rewards))[0]
 
 
@@ -68,7 +68,7 @@ def start(prior, noise_std=0.3, features=PHI):
     return belief_at(gp.init(prior, noise_std), features)
 
 
-# --- agreement with the textbook ---
+# --- textbook formulas ---
 
 
 @every_prior
@@ -113,7 +113,7 @@ def test_equals_the_weight_formulas_at_any_points(make):
 
 @every_prior
 def test_candidates_equal_points(make):
-    """`observe_candidate` is `belief_at` of `observe`, and the incremental posterior is the same one."""
+    """`observe_candidate` equals `belief_at` after `observe`, including the posterior."""
     indices, rewards = data(2)
     belief, _ = run_candidates(start(make()), indices, rewards)
     again = belief_at(run_points(gp.init(make(), 0.3), PHI[indices], rewards), PHI)
@@ -177,9 +177,7 @@ def long_run(dtype, noise_std, indices, rewards):
 
 @pytest.mark.parametrize("repeated", [False, True], ids=["many points", "three points"])
 @pytest.mark.parametrize("noise_std, mean_error, variance_error", [(0.1, 1e-3, 3e-5), (1e-3, 0.05, 5e-4)])
-def test_float32_is_safe_after_2000_updates_and_follows_float64(
-    noise_std, mean_error, variance_error, repeated
-):
+def test_float32_is_close_to_float64_after_2000_updates(noise_std, mean_error, variance_error, repeated):
     rng = np.random.default_rng(0)
     indices = rng.integers(0, 3 if repeated else 100, 2_000)
     weights = rng.normal(size=50) * (rng.uniform(size=50) < 0.1)
@@ -191,12 +189,12 @@ def test_float32_is_safe_after_2000_updates_and_follows_float64(
     for leaf in (means, variances, *jax.tree.leaves(belief)):
         assert np.isfinite(leaf).all()
     assert (variances >= 0).all() and (variances <= prior_variance * (1 + 1e-6)).all()
-    # Information never hurts; a refresh from the factor corrects no more than round-off.
+    # Variances do not grow; a refresh from the factor corrects only round-off.
     assert (jnp.diff(variances, axis=0) <= 1e-5 * prior_variance).all()
     np.testing.assert_allclose(means, exact_means, atol=mean_error)
     np.testing.assert_allclose(variances, exact_variances, atol=variance_error)
     np.testing.assert_allclose(belief.posterior.information_gain, exact.posterior.information_gain, rtol=1e-3)
-    # The factor keeps what the tracked variance loses in subtractions: the relative size of small variances.
+    # The factor keeps small variances relatively accurate; tracked variances lose this in subtractions.
     np.testing.assert_allclose(belief.variance, exact.variance, rtol=0.05)
     _, fresh = predict(belief.posterior, belief.features)
     _, exact_fresh = predict(exact.posterior, exact.features)
@@ -222,7 +220,7 @@ def after_all(belief, indices, rewards):
 
 @pytest.mark.parametrize("noise_std", [1e-3, 1e-2, 0.1])
 @pytest.mark.parametrize("seed, played", [(0, 30), (1, 3)])
-def test_the_tracked_variance_does_not_drift_in_20000_updates(noise_std, seed, played):
+def test_tracked_variance_does_not_drift_in_20000_updates(noise_std, seed, played):
     rng = np.random.default_rng(seed)
     indices = rng.integers(0, played, 20_000)
     rewards = SMALL_PHI[indices] @ rng.normal(size=12) + noise_std * rng.normal(size=20_000)
@@ -233,7 +231,7 @@ def test_the_tracked_variance_does_not_drift_in_20000_updates(noise_std, seed, p
     noisy = gram[np.ix_(rows, rows)] + np.diag(noise_std**2 / counts[rows])
     variance = np.diagonal(gram) - np.sum(gram[rows] * np.linalg.solve(noisy, gram[rows]), axis=0)
     np.testing.assert_allclose(belief.variance, variance, rtol=0.2)
-    # Batches of any layout are refreshed too: all lanes alike, and beliefs at different counts.
+    # Batches are refreshed too, with equal and with different numbers of observations.
     ahead = after_all(small_start(np.float32, noise_std), indices[:100], rewards[:100])
     both = jax.tree.map(lambda *leaves: jnp.stack(leaves), small_start(np.float32, noise_std), ahead)
     batch = jax.vmap(after_all, in_axes=(0, None, None))(both, indices[:5_000], rewards[:5_000])
@@ -242,8 +240,8 @@ def test_the_tracked_variance_does_not_drift_in_20000_updates(noise_std, seed, p
         np.testing.assert_allclose(lane.variance, predict(lane.posterior, lane.features)[1], rtol=0.05)
 
 
-def test_a_refresh_is_computed_when_it_is_due_and_not_otherwise():
-    """In a batch with different counts too, where `jax.vmap` alone would compute it at every update."""
+def test_refresh_is_computed_only_when_due():
+    """Also in a batch with different counts, where `jax.vmap` alone would compute it at every update."""
     belief = small_start(np.float64, 0.1)
     batch = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), belief)
     lowered = jax.make_jaxpr(jax.vmap(lambda b: gp.observe_candidate(b, 0, 1.0)))(batch)
@@ -260,7 +258,7 @@ def _equations(jaxpr):
                 yield from _equations(inner)
 
 
-def test_the_gradient_passes_through_a_refresh(monkeypatch):
+def test_gradient_through_a_refresh(monkeypatch):
     monkeypatch.setattr(candidates, "REFRESH_STEPS", 8)
     indices, rewards = data(10, 16)
 
@@ -275,7 +273,7 @@ def test_the_gradient_passes_through_a_refresh(monkeypatch):
     assert with_refresh > 0
 
 
-# --- noise that the precision cannot hold ---
+# --- noise outside the range of the dtype ---
 
 
 def smallest_noise(dtype, prior_scale=1.0):
@@ -286,8 +284,8 @@ def smallest_noise(dtype, prior_scale=1.0):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("prior_scale", [1.0, 1e-6, 1e6])
-def test_the_smallest_noise_that_is_accepted_is_accurate_with_duplicates(dtype, prior_scale):
-    """Against exact arithmetic; rewards at one point differ by as much as the noise says."""
+def test_smallest_accepted_noise_is_accurate_with_repeated_points(dtype, prior_scale):
+    """Against exact arithmetic; repeated rewards at a point differ by the noise."""
     noise_std = 1.01 * smallest_noise(dtype, prior_scale)
     belief = small_start(dtype, noise_std, prior_scale)
     for seed in range(3):
@@ -309,7 +307,7 @@ def test_the_smallest_noise_that_is_accepted_is_accurate_with_duplicates(dtype, 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("prior_scale", [1.0, 1e-6, 1e6])
 @pytest.mark.parametrize("factor", [0.9, 1e-3, 1e-15])
-def test_smaller_noise_is_refused_or_under_jit_raised_to_the_limit(dtype, prior_scale, factor):
+def test_smaller_noise_raises_or_under_jit_is_clipped_to_the_limit(dtype, prior_scale, factor):
     limit = smallest_noise(dtype, prior_scale)
     message = f"`noise_std` should be from .* {np.dtype(dtype).name} .*, but got"
     prior = Prior(np.zeros(12, dtype), np.full(12, prior_scale**2 / 12, dtype))
@@ -329,7 +327,7 @@ def test_smaller_noise_is_refused_or_under_jit_raised_to_the_limit(dtype, prior_
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_noise_at_the_ends_of_the_range(dtype):
+def test_noise_at_the_limits_of_the_dtype(dtype):
     zero = Prior(np.zeros(12, dtype), np.zeros(12, dtype))
     largest = float(np.finfo(dtype).max) ** 0.5
     for noise_std in (1e-30 if dtype == np.float32 else 1e-160, largest):
@@ -344,7 +342,7 @@ def test_noise_at_the_ends_of_the_range(dtype):
 
 
 @pytest.mark.parametrize("noise_std", [1e-3, 0.3])
-def test_pending_points_shrink_the_variance_and_leave_the_mean(noise_std):
+def test_pending_points_reduce_variance_and_keep_mean(noise_std):
     indices, rewards = data(4, 5)
     belief, _ = run_candidates(start(general_prior(), noise_std), indices, rewards)
     for index in (3, 3, 11):
@@ -385,7 +383,7 @@ def test_vmap_over_priors_equals_a_loop():
 
 
 def test_shared_features_stay_shared_under_vmap():
-    """`out_axes=None` is refused by jax for whatever got a batch axis: so neither features nor noise did."""
+    """jax rejects `out_axes=None` for batched outputs, so features and noise have no batch axis."""
     indices, _ = data(7)
     rewards = jax.random.normal(jax.random.key(0), (3, NUM))
     belief = start(general_prior())
@@ -414,14 +412,14 @@ def test_gradient_with_respect_to_points(part):
     np.testing.assert_allclose(slopes[:, 0], differences, rtol=1e-6, atol=1e-6)
 
 
-def test_gradient_of_the_standard_deviation_is_finite_where_nothing_is_uncertain():
+def test_gradient_of_std_is_zero_at_zero_variance():
     posterior = gp.init(Prior(np.zeros(9), np.zeros(9)), 0.1)
     slope = jax.grad(lambda points: gp.belief_at(posterior, FOURIER(points)).std.sum())(jnp.array([[0.3]]))
     assert slope == 0
 
 
 def test_gradient_of_the_evidence_with_respect_to_the_prior():
-    """What an empirical-Bayes learner of the prior needs."""
+    """Empirical-Bayes learners of the prior need this gradient."""
     indices, rewards = data(9, 10)
 
     @jax.jit
@@ -437,8 +435,8 @@ def test_gradient_of_the_evidence_with_respect_to_the_prior():
 # --- precision and bad input ---
 
 
-def test_the_precision_of_the_prior_rules():
-    """Wider features and rewards do not widen a float32 posterior, which would break a scan's carry."""
+def test_dtype_is_that_of_the_prior():
+    """float64 features and rewards do not promote a float32 posterior, which would break a scan's carry."""
     prior = Prior(np.zeros(9, np.float32), np.ones(9, np.float32))
     belief = start(prior)
     belief, _ = run_candidates(belief, *data())
@@ -486,7 +484,7 @@ def test_bad_input(call, message):
         call()
 
 
-def test_a_bad_value_inside_jit_is_seen_and_not_hidden():
+def test_bad_values_inside_jit_give_nan():
     belief = observe_candidate(BELIEF, 0, jnp.nan)
     assert np.isnan(belief.mean).all() and np.isnan(belief.posterior.log_marginal_likelihood)
     assert np.isnan(observe(BELIEF.posterior, jnp.full(9, jnp.inf), 0.0).mean).any()

@@ -1,4 +1,4 @@
-"""Priors: the kernels that they stand for, diagonal and full covariance alike, singular ones, bad input."""
+"""Priors: their kernels, diagonal, full and singular covariances, bad input."""
 
 import chex
 import jax
@@ -43,7 +43,7 @@ def test_full_prior_and_empty_support():
     np.testing.assert_array_equal(empty.covariance, full.covariance)
 
 
-def test_support_changes_numbers_and_not_the_program():
+def test_changed_support_does_not_retrace():
     @jax.jit
     @chex.assert_max_traces(n=1)
     def jitted(support):
@@ -73,7 +73,7 @@ def test_diagonal_equals_full_covariance():
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @given(st.integers(0, 12), st.floats(-6, 6), st.booleans(), st.integers(0, 2**32 - 1))
 def test_semidefinite_cholesky(dtype, rank, scale, uneven, seed):
-    """Any rank, any scale, and variances many orders of magnitude apart: an error of round-off only."""
+    """The error is round-off only, for any rank, any scale, and variances many orders of magnitude apart."""
     rng = np.random.default_rng(seed)
     rows = 10.0**scale * rng.normal(size=(12, rank))
     if uneven:
@@ -85,7 +85,7 @@ def test_semidefinite_cholesky(dtype, rank, scale, uneven, seed):
     assert error <= 20 * 12 * np.finfo(dtype).eps * np.abs(matrix).max()
 
 
-def test_semidefinite_cholesky_of_a_small_variance_that_goes_with_a_large_one():
+def test_semidefinite_cholesky_of_a_small_variance_correlated_with_a_large_one():
     small = np.sqrt(np.finfo(float).eps)
     matrix = np.array([[small**2, small], [small, 1]])
     factor = np.asarray(semidefinite_cholesky(matrix))

@@ -1,4 +1,4 @@
-"""Moments of rewards and the units that a scaling makes of them, of any size and in both precisions."""
+"""Moments of rewards and the units derived from them, for rewards of any size, in float32 and float64."""
 
 import jax
 import jax.numpy as jnp
@@ -38,7 +38,7 @@ from tests.belief.observed import (
 
 
 @given(st.lists(st.tuples(st.floats(-1e6, 1e6), st.booleans()), min_size=12, max_size=12))
-def test_moments_are_those_of_numpy(pairs):
+def test_moments_equal_numpy(pairs):
     rewards, present = (np.array(part) for part in zip(*pairs, strict=True))
     moments, kept = moments_of(rewards, present), rewards[present]
     assert moments.count == len(kept)
@@ -51,8 +51,8 @@ def test_moments_are_those_of_numpy(pairs):
 
 
 @pytest.mark.parametrize("offset", [0.0, 1e4, -1e6])
-def test_moments_in_single_precision_do_not_cancel(offset):
-    """With sums of squares instead, an offset of 1e4 would leave nothing of a variance of one."""
+def test_float32_moments_do_not_cancel(offset):
+    """Plain sums of squares would lose a variance of one at an offset of 1e4."""
     spread = max(1.0, 1e-4 * abs(offset))
     rewards = (offset + spread * np.random.default_rng(0).normal(size=200)).astype(np.float32)
     moments, exact = moments_of(rewards, dtype=np.float32), rewards.astype(np.float64)
@@ -62,7 +62,7 @@ def test_moments_in_single_precision_do_not_cancel(offset):
 
 
 @pytest.mark.parametrize("nothing", [0.0, 1e9, np.nan, np.inf])
-def test_an_absent_reward_leaves_the_moments(nothing):
+def test_absent_reward_leaves_moments_unchanged(nothing):
     moments = moments_of([1.0, 4.0, 2.5])
     jax.tree.map(equal, moments.add(jnp.asarray(nothing), False), moments)
     jax.tree.map(equal, moments.add(jnp.asarray(nothing), jnp.asarray(False)), moments)
@@ -76,7 +76,7 @@ def test_moments_of_rewards_whose_squares_are_out_of_range(size, offset):
     close(moments.mean, exact.mean(), rtol=1e-5, atol=1e-6 * size)
     close(np.sqrt(float(moments.squares)) * float(moments.unit), np.sqrt(40) * exact.std(), rtol=1e-5)
     assert moments.differ
-    # In any order of magnitude within one task too, the largest of them rules.
+    # Rewards of one task may differ by orders of magnitude: the largest dominate.
     mixed = (rewards * 10.0 ** np.random.default_rng(1).uniform(-20, 0, 40)).astype(np.float32)
     moments, exact = moments_of(mixed, dtype=np.float32), mixed.astype(np.float64)
     close(np.sqrt(float(moments.squares)) * float(moments.unit), np.sqrt(40) * exact.std(), rtol=1e-5)
@@ -90,14 +90,14 @@ NO_PAST = Standardise().init(jnp.float64)
 
 
 def units_after(scaling, state, prior, indices, rewards):
-    """The library's units, and the dense squares that they should come from."""
+    """The library's units, and the dense sum of squares that they should be computed from."""
     columns = seen(prior, indices, rewards)
     noise_std = NOISE if prior.noise_std is None else float(prior.noise_std)
     dense_squares = squares(np.asarray(prior.covariance), PHI[indices], rewards, noise_std)
     return scaling.units(state, moments_of(rewards), columns), dense_squares
 
 
-def test_units_are_the_mean_and_the_likeliest_scale_with_the_guess_as_further_rewards():
+def test_units_are_mean_and_most_likely_scale_with_the_guess_as_pseudo_observations():
     scaling = Standardise(guess=4.0, weight=2.5)
     for num in (2, 3, NUM):
         indices, rewards = data(num=num)
@@ -107,15 +107,15 @@ def test_units_are_the_mean_and_the_likeliest_scale_with_the_guess_as_further_re
         close(units.apply(rewards), (rewards - rewards.mean()) / units.scale)
 
 
-def test_the_scale_is_the_one_at_which_the_rewards_are_likeliest():
-    """Without a guess, and but for the one degree of freedom that the mean takes."""
+def test_scale_maximises_the_likelihood():
+    """Without a guess, and up to the one degree of freedom that the mean takes."""
     indices, rewards = data(2)
     prior = Prior(np.zeros(9), general_prior().covariance)
     units, _ = units_after(Standardise(weight=1e-12), NO_PAST, prior, indices, rewards)
     likeliest = float(units.scale) * np.sqrt((NUM - 1) / NUM)
 
     def log_density(scale):
-        """Of the rewards themselves, so that a smaller unit is paid for."""
+        """Log density of the raw rewards, which includes the Jacobian of the scale."""
         evidence = dense(prior, indices, (rewards - rewards.mean()) / scale)[-1]
         return evidence - NUM * np.log(scale)
 
@@ -123,16 +123,16 @@ def test_the_scale_is_the_one_at_which_the_rewards_are_likeliest():
     assert all(log_density(likeliest * factor) < best for factor in (0.9, 0.99, 1.01, 1.1))
 
 
-def test_for_points_far_apart_the_scale_is_the_standard_deviation():
-    """Where a prior expects every reward on its own, with variance one."""
+def test_scale_is_the_standard_deviation_for_independent_rewards():
+    """Under this prior, rewards are independent with variance one."""
     indices, rewards = data(num=20)
     apart = Prior(np.zeros(9), 1e-12 * np.eye(9), 1.0)
     units, _ = units_after(Standardise(weight=1e-12), NO_PAST, apart, indices, rewards)
     close(units.scale, rewards.std(ddof=1), rtol=1e-6)
 
 
-def test_steps_near_the_best_do_not_shrink_the_unit():
-    """A policy settles and the standard deviation falls, but not the unit that the rewards were made with."""
+def test_repeating_the_best_candidate_does_not_shrink_the_scale():
+    """The standard deviation falls when one candidate is repeated, but the estimated unit does not."""
     rng, unit = np.random.default_rng(0), 50.0
     prior = Prior(np.zeros(9), np.eye(9) / 5)
     values = PHI @ rng.normal(size=9) / np.sqrt(5)
@@ -145,12 +145,12 @@ def test_steps_near_the_best_do_not_shrink_the_unit():
 
 
 @pytest.mark.parametrize("rewards", [[], [7.0], [7.0] * 5], ids=["none", "one", "alike"])
-def test_units_where_there_is_no_deviation(rewards):
+def test_units_without_deviation(rewards):
     num, prior = len(rewards), general_prior()
     indices = np.arange(num)
     units, _ = units_after(Standardise(guess=3.0), NO_PAST, prior, indices, np.array(rewards))
     assert units.centre == (7 if num else 0)
-    # None and one reward leave the guess; equal rewards shrink it, as deviations of zero would.
+    # Without rewards or with one, the scale is the guess; equal rewards shrink it, as zero deviations do.
     close(units.scale, 3 * np.sqrt(2 / (2 + max(num - 1, 0))))
     known, _ = units_after(Standardise(guess=3.0), past(2.0, 8.0), prior, indices, np.array(rewards))
     close(known.scale, 4 * np.sqrt(2 / (2 + max(num - 1, 0))))
@@ -164,7 +164,7 @@ def settled(indices, rewards, present=None):
     return settle(jnp.asarray(PHI)[indices], jnp.asarray(rewards), present)
 
 
-def test_a_finished_task_settles_by_its_own_rewards_alone():
+def test_settle_uses_only_the_rewards_of_the_task():
     indices, rewards = data(4)
     units = settled(indices, rewards)
     dense_squares = squares(np.asarray(general_prior().covariance), PHI[indices], rewards, NOISE)
@@ -178,7 +178,7 @@ def test_a_finished_task_settles_by_its_own_rewards_alone():
     equal(raw.apply(rewards), rewards)
 
 
-def test_the_guess_becomes_the_geometric_mean_of_past_tasks():
+def test_guess_becomes_the_geometric_mean_of_past_scales():
     scaling, state = Standardise(guess=100.0), NO_PAST
     scales = []
     for done, scale in enumerate((0.1, 10.0, 2.0), start=1):
@@ -191,7 +191,7 @@ def test_the_guess_becomes_the_geometric_mean_of_past_tasks():
 
 
 @pytest.mark.parametrize("rewards", [[7.0], [0.0] * 4, [0.1] * 7, [-1e5] * 9])
-def test_a_task_without_deviation_teaches_nothing(rewards):
+def test_task_without_deviation_leaves_the_state_unchanged(rewards):
     state = past(2.0, 8.0)
     units = settled(np.arange(len(rewards)), rewards)
     assert units.scale == 0
@@ -201,7 +201,7 @@ def test_a_task_without_deviation_teaches_nothing(rewards):
 
 @quick_jit
 def watched_units(scaling, state, prior, phi, rewards, present):
-    """Units at the start and after some rewards, and those of the task after a task like this."""
+    """Units at the start, after some rewards, and with this task added to the past ones."""
     columns = running.start(prior, phi, NOISE, 3)
     begin = scaling.units(state, Moments.empty(phi.dtype), columns)
     places = jnp.arange(6)
@@ -214,7 +214,7 @@ def watched_units(scaling, state, prior, phi, rewards, present):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=6, max_size=6), st.integers(0, 6))
-def test_the_scale_is_never_zero_or_unknown(dtype, rewards, num):
+def test_scale_is_positive_and_finite(dtype, rewards, num):
     scaling, prior = Standardise(guess=1e-6), cast(general_prior(), dtype)
     rewards, phi = jnp.asarray(rewards, dtype), jnp.asarray(PHI, dtype)
     for units in watched_units(scaling, cast(NO_PAST, dtype), prior, phi, rewards, np.arange(6) < num):
@@ -223,7 +223,7 @@ def test_the_scale_is_never_zero_or_unknown(dtype, rewards, num):
 
 
 @pytest.mark.parametrize("offset", [0.0, 30.0, -100.0])
-def test_single_precision_bears_an_offset_of_a_hundred_scales(offset):
+def test_float32_scale_is_accurate_with_an_offset_of_a_hundred_scales(offset):
     prior, (indices, rewards) = general_prior(), data(3, scale=1.0, centre=0.0)
     exact, _ = units_after(Standardise(), NO_PAST, prior, indices, rewards)
     rewards = (rewards + offset).astype(np.float32)
@@ -234,7 +234,7 @@ def test_single_precision_bears_an_offset_of_a_hundred_scales(offset):
 
 @pytest.mark.parametrize("size", [1e-30, 1e-20, 1e19, 1e30])
 def test_units_of_rewards_whose_squares_are_out_of_range(size):
-    """In single precision, against double: while a task is played, and once it is finished."""
+    """float32 against float64, during a task and after it is finished."""
     prior, (indices, rewards) = general_prior(), data(3, scale=1.0, centre=2.0)
     exact, _ = units_after(Standardise(), NO_PAST, prior, indices, rewards)
     narrow = cast(prior, np.float32)
@@ -252,7 +252,7 @@ def test_units_of_rewards_whose_squares_are_out_of_range(size):
     finished = quick_jit(lambda *args: scaling.settle(*args))(narrow, np.float32(NOISE), rows, own, present)
     close(finished.scale / size, settled(indices, rewards).scale, rtol=1e-3)
     state = scaling.update(cast(NO_PAST, np.float32), finished)
-    # Between tasks as different as the precision allows, neither scale breaks the other.
+    # Units stay finite with past tasks of a very different scale.
     for other in (1e-30, 1.0, 1e30):
         other_rewards = (other * rewards).astype(np.float32)
         columns, moments = seen(narrow, indices, other_rewards), moments_of(other_rewards, dtype=np.float32)

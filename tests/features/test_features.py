@@ -67,7 +67,7 @@ every_map = pytest.mark.parametrize("make", CASES.values(), ids=CASES.keys())
 
 
 def points_of(features, num_points=7, seed=0):
-    """Points of the box in float64 as NumPy has them, the corners among them."""
+    """Random points of the box and its lower and upper corners, as float64 NumPy arrays."""
     inner = np.random.default_rng(seed).uniform(features.lower, features.upper, (num_points, features.dim))
     return np.concatenate([inner, [features.lower, features.upper]])
 
@@ -125,7 +125,7 @@ def test_equal_maps_are_traced_once(make):
 
 
 @every_map
-def test_gradient_equals_differences_also_on_the_boundary(make):
+def test_gradient_equals_finite_differences_inside_and_on_the_boundary(make):
     features = make()
     with jax.enable_x64(True):
         jacobian_of = jax.jit(jax.jacobian(features))
@@ -144,7 +144,7 @@ def test_gradient_equals_differences_also_on_the_boundary(make):
 
 
 @every_map
-def test_points_off_the_box(make):
+def test_points_outside_the_box_raise_or_give_nan(make):
     features = make()
     inside = points_of(features)
     outside = inside.copy()
@@ -205,7 +205,7 @@ def test_cosine_grid():
     assert Cosine(5, max_frequency=5).frequencies == Cosine(5).frequencies
 
 
-def test_first_features_of_many_dimensions_are_cheap():
+def test_maps_of_30_dimensions_are_cheap_to_build():
     assert Cosine(50, dim=30).num_features == Fourier(25, dim=30).num_features == 50
     assert Polynomial(8, dim=30, max_interaction=1).num_features == 240
 
@@ -299,7 +299,7 @@ def test_concatenate_and_scaled():
     np.testing.assert_allclose(gradient, np.sum(cosine(x), axis=0), rtol=1e-5)
 
 
-def test_arrays_of_a_function_are_arrays_of_the_map():
+def test_arrays_of_a_function_are_leaves_of_the_map():
     traces = []
 
     @eqx.filter_jit
@@ -370,7 +370,7 @@ def test_box_grid_and_sample_box():
 
 @pytest.mark.parametrize("upper", [0.1, 0.7, 1e6 + 0.1])
 @pytest.mark.parametrize("kind", [Cosine, Legendre])
-def test_float32_rounding_at_the_edges_is_forgiven(kind, upper):
+def test_float32_rounding_at_the_edges_is_accepted(kind, upper):
     features = kind(3, lower=upper - 1 / 3, upper=upper)
     edges = np.array([[features.lower[0]], [upper]], np.float32)
     past = np.nextafter(edges, np.array([[-np.inf], [np.inf]], np.float32))
@@ -384,7 +384,7 @@ def test_integer_points_become_the_default_float():
     np.testing.assert_allclose(values, [[1, 1], [-1, 1]])
 
 
-# --- what is refused ---
+# --- bad input ---
 
 
 @pytest.mark.parametrize(

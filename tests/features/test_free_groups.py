@@ -1,6 +1,6 @@
-"""Groups that are always in use: what a map says of them, their priors, and learners that do not see them.
+"""Free (unpenalised) groups: in feature maps, priors and meta-learners.
 
-A free constant is an intercept: what is learned beside it must be what scikit-learn finds with one.
+A free constant is an intercept: the other coefficients must equal those of scikit-learn with an intercept.
 """
 
 from functools import partial
@@ -42,7 +42,7 @@ equal = np.testing.assert_array_equal
 # --- maps ---
 
 
-def test_a_map_keeps_everything_but_its_free_groups():
+def test_unpenalised_changes_only_free_groups():
     plain = Fourier(3, constant=True)
     free = Unpenalised(plain, ["constant"])
     assert (plain.free_groups, free.free_groups) == ((), (0,))
@@ -52,7 +52,7 @@ def test_a_map_keeps_everything_but_its_free_groups():
     equal(free(points), plain(points))
 
 
-def test_names_may_be_one_or_many_in_any_order_and_add_up():
+def test_unpenalised_accepts_one_or_many_names_in_any_order_and_nests():
     plain = Polynomial(2, dim=2, constant=True)
     assert Unpenalised(plain, "x1").free_groups == (plain.names.index("x1"),)
     both = Unpenalised(plain, ["x2", "constant", "x2"])
@@ -61,7 +61,7 @@ def test_names_may_be_one_or_many_in_any_order_and_add_up():
     assert Unpenalised(plain, []).free_groups == ()
 
 
-def test_free_groups_go_through_maps_of_maps():
+def test_free_groups_of_composed_maps():
     free = Unpenalised(Fourier(2, constant=True), ["constant"])  # 3 groups
     other = Unpenalised(Cosine(4), ["cos(2 pi x1)"])
     joined = Concatenate(Cosine(2), free, other)
@@ -69,7 +69,7 @@ def test_free_groups_go_through_maps_of_maps():
     assert joined.free_groups == (2, 2 + 3 + 1)
     assert Scaled(joined, np.ones(9)).free_groups == joined.free_groups
     assert Concatenate(Cosine(2), Fourier(2)).free_groups == ()
-    # Two groups of one name are both meant.
+    # A name that two groups share selects both.
     assert Unpenalised(Concatenate(Cosine(2), Cosine(3)), ["cos(pi x1)"]).free_groups == (0, 2)
 
 
@@ -98,7 +98,7 @@ FREE = (0, 2)  # features 0, 3 and 5
 
 @pytest.mark.parametrize("with_free", [False, True], ids=["others only", "with the free ones"])
 @pytest.mark.parametrize("chosen", [[], [1], [3], [1, 3]])
-def test_free_kernels_have_weight_one_beside_the_average_of_the_chosen(chosen, with_free):
+def test_free_kernels_have_weight_one_and_selected_kernels_are_averaged(chosen, with_free):
     support = np.isin(np.arange(4), [*chosen, *(FREE if with_free else ())])
     prior = support_prior(support, GROUPS, free_groups=FREE)
     counted = chosen or [1, 3]
@@ -117,7 +117,7 @@ def test_full_prior_with_free_groups():
 
 
 def awkward(kind):
-    """Rows, targets and the columns to take out."""
+    """Rows, targets and the columns to project out."""
     rng = np.random.default_rng(2)
     rows, targets = rng.normal(size=(20, 6)), rng.normal(size=20)
     columns = (0,)
@@ -206,7 +206,7 @@ both_data = pytest.mark.parametrize("data", ["exploration", "all"])
 
 
 @both_data
-def test_one_task_is_scikit_learns_lasso_with_an_intercept(data):
+def test_one_task_equals_sklearn_lasso_with_intercept(data):
     """Also where rows are padded (8 of 10 explored) and where 24 rows are compressed to 7."""
     task = make_tasks(shifts=(0.0, 40.0, 0.0))[1]
     used = np.asarray(task.explored) | (data == "all")
@@ -217,15 +217,15 @@ def test_one_task_is_scikit_learns_lasso_with_an_intercept(data):
     coef = np.asarray(solution.coef)[0]
     close(coef[others], peer.coef_, atol=1e-5)
     assert coef[2] == 0 and np.abs(peer.intercept_) > 20
-    # The intercept is what the rest leaves, as ever.
+    # The intercept is the mean of what the other features leave.
     close(np.mean(rewards - rows[:, others] @ coef[others]), peer.intercept_, atol=1e-4)
 
 
-def test_many_tasks_are_scikit_learns_multi_task_lasso_with_an_intercept_each():
+def test_many_tasks_equal_sklearn_multi_task_lasso_with_intercepts():
     tasks = make_tasks(shifts=(40.0, -7.0, 3.0), same_design=True)
     state, _ = learn(MetaKGL(LAM, 0.1, data="all"), tasks)
     others = [f for f in range(NUM_FEATURES) if f != 2]
-    # There a row of one design has all tasks' targets, so that its N is ours over the number of tasks.
+    # MultiTaskLasso has the targets of all tasks in one row, so its N is ours over the number of tasks.
     alpha = LAM / 2 * NUM_TASKS
     rows = np.asarray(tasks[0].features)[:, others]
     rewards = np.stack([task.rewards for task in tasks], axis=1)
@@ -245,7 +245,7 @@ BOUND = RunSizes(SIZES.groups, NUM_TASKS, HORIZON, 10, jnp.float64)
 
 @both_data
 @every_learner
-def test_a_shift_of_a_tasks_rewards_changes_nothing(name, data):
+def test_shift_of_a_tasks_rewards_does_not_change_the_selection(name, data):
     learner = LEARNERS[name](data)
     state, infos = learn(learner, make_tasks())
     shifted, shifted_infos = learn(learner, make_tasks(shifts=(100.0, -30.0, 5.0)))
@@ -257,8 +257,8 @@ def test_a_shift_of_a_tasks_rewards_changes_nothing(name, data):
 
 
 @every_learner
-def test_without_a_free_constant_a_shift_does_matter(name):
-    """Else the test above would prove nothing: the shift is explained by whatever kernels come near it."""
+def test_shift_changes_the_selection_without_a_free_constant(name):
+    """Control of the test above: without a free constant, similar kernels explain the shift."""
     learner = LEARNERS[name]()
     _, infos = learn(learner, make_tasks(), BOUND)
     _, shifted = learn(learner, make_tasks(shifts=(100.0, -30.0, 5.0)), BOUND)
@@ -266,8 +266,8 @@ def test_without_a_free_constant_a_shift_does_matter(name):
 
 
 @every_learner
-def test_anything_made_of_free_groups_changes_nothing(name):
-    """A free group of two features, 2 and 4, and another of one: any combination may be in the rewards."""
+def test_combinations_of_free_groups_do_not_change_the_selection(name):
+    """Two free groups, of features 2 and 4 and of feature 6: any combination is added to the rewards."""
     sizes = RunSizes((0, 1, 2, 3, 2, 4, 5), NUM_TASKS, HORIZON, 10, jnp.float64, (2, 5))
     tasks, rng = make_tasks(), np.random.default_rng(5)
     added = [
@@ -285,7 +285,7 @@ def test_anything_made_of_free_groups_changes_nothing(name):
 
 
 @every_learner
-def test_a_selection_of_free_groups_alone_is_empty_and_falls_back(name):
+def test_selection_of_only_free_groups_falls_back(name):
     learner = LEARNERS[name]()
     hard = eqx.tree_at(lambda at: at.lam, learner, jnp.asarray(1e6))
     state, (info,) = learn(hard, make_tasks()[:1])
@@ -296,7 +296,7 @@ def test_a_selection_of_free_groups_alone_is_empty_and_falls_back(name):
     close(learner.prior(learner.init(SIZES), SIZES).covariance, expected)
 
 
-def test_selecting_learners_average_the_others_beside_the_free_kernel():
+def test_selecting_learners_average_the_penalised_kernels():
     for name in ("meta-kgl", "f-meta-kgl"):
         learner = LEARNERS[name]()
         state, infos = learn(learner, make_tasks())
@@ -306,7 +306,7 @@ def test_selecting_learners_average_the_others_beside_the_free_kernel():
         close(learner.prior(state, SIZES).covariance, expected)
 
 
-def test_weights_of_meta_kel_are_of_the_others():
+def test_meta_kel_weights_of_penalised_kernels_sum_to_one():
     learner = LEARNERS["meta-kel"]()
     state, _ = learn(learner, make_tasks())
     prior = np.asarray(learner.prior(state, SIZES).covariance)
@@ -314,7 +314,7 @@ def test_weights_of_meta_kel_are_of_the_others():
     close(np.delete(prior, 2).sum(), 1)
 
 
-def test_fixed_priors_know_free_groups():
+def test_fixed_priors_with_free_groups():
     learner = FixedPrior()
     close(learner.prior((), SIZES).covariance, full_prior(SIZES.groups, free_groups=(2,)).covariance)
     data = make_tasks()[0]

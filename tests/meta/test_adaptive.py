@@ -1,6 +1,6 @@
-"""Learning a mean and a covariance from past tasks, selecting kernels by likelihood, and doubting both.
+"""Adaptive meta-learners: learned mean and covariance, selection by likelihood, mixture with a wide prior.
 
-The hierarchy is put beside a dense NumPy EM written apart, and its objective must rise at every step.
+The hierarchy is compared with an independent dense NumPy EM, whose objective must increase at every step.
 """
 
 from functools import partial
@@ -44,7 +44,7 @@ def draw_past(num_tasks=NUM_TASKS, num_rows=NUM_ROWS, seed=0):
 
 
 def as_past(features, targets, num_padded=0):
-    """As the learner holds it, with `num_padded` tasks that are not there and hold rubbish."""
+    """Past tasks as the learner stores them, with `num_padded` absent tasks that hold garbage."""
     num_tasks, num_rows = targets.shape
     rubbish = np.full((num_padded, num_rows, NUM_FEATURES), 7.0)
     return PastTasks(
@@ -90,7 +90,7 @@ def em_step(features, targets, mean, covariance, noise):
 
 
 def objective(features, targets, mean, covariance, noise):
-    """What EM climbs: the log likelihood of all rewards, and the log priors of mean, covariance, noise."""
+    """Objective of EM: the log likelihood of all rewards plus log priors of mean, covariance and noise."""
     answer = 0.0
     for rows, values in zip(features, targets, strict=True):
         total = rows @ covariance @ rows.T + noise**2 * np.eye(len(rows))
@@ -103,7 +103,7 @@ def objective(features, targets, mean, covariance, noise):
 
 
 @pytest.mark.parametrize("num_padded", [0, 2])
-def test_the_hierarchy_is_em_and_climbs(num_padded):
+def test_hierarchy_equals_dense_em_and_its_objective_increases(num_padded):
     features, targets, _ = draw_past()
     mean, covariance, noise = np.zeros(NUM_FEATURES), np.diag(WIDE), NOISE
     heights = [objective(features, targets, mean, covariance, noise)]
@@ -114,22 +114,22 @@ def test_the_hierarchy_is_em_and_climbs(num_padded):
     fitted = fit(as_past(features, targets, num_padded), 5)
     close(fitted.mean, mean, atol=1e-10)
     close(fitted.noise_std, noise, atol=1e-10)
-    # What is not known of the mean is in the covariance of a new task.
+    # The covariance of a new task includes the uncertainty of the mean.
     close(fitted.covariance, covariance * (1 + 1 / (NUM_TASKS + MEAN_TASKS)), atol=1e-10)
 
 
-def test_no_task_teaches_nothing():
+def test_hierarchy_without_tasks_is_the_widened_prior():
     features, targets, _ = draw_past()
     past = as_past(features, targets)
     nothing = eqx.tree_at(lambda p: p.is_done, past, jnp.zeros(NUM_TASKS))
     fitted = fit(nothing, 5)
     close(fitted.mean, np.zeros(NUM_FEATURES), atol=1e-12)
     assert np.isfinite(fitted.covariance).all() and float(fitted.noise_std) == pytest.approx(NOISE)
-    # The prior's covariance counts as `covariance_tasks` tasks; with no mean known, it is that much wider.
+    # The prior's covariance counts as `covariance_tasks` tasks; the uncertainty of the mean widens it.
     close(fitted.covariance, np.diag(WIDE) * (1 + 1 / MEAN_TASKS), atol=1e-12)
 
 
-def test_many_tasks_teach_where_the_functions_lie():
+def test_many_tasks_recover_mean_covariance_and_noise():
     features, targets, truth = draw_past(num_tasks=120, num_rows=6, seed=1)
     fitted = fit(as_past(features, targets), 30)
     close(fitted.mean, truth, atol=0.15)
@@ -137,8 +137,8 @@ def test_many_tasks_teach_where_the_functions_lie():
     close(fitted.noise_std, NOISE, atol=0.05)
 
 
-def test_compressed_rows_teach_the_same():
-    """More rows than features are kept as fewer, with what they lose written down."""
+def test_compressed_rows_give_the_same_fit():
+    """More rows than features are compressed; the sum of squares that this loses is stored."""
     features, targets, _ = draw_past(num_rows=9)
     sizes = RunSizes(tuple(range(NUM_FEATURES)), NUM_TASKS, 9, 0, jnp.float64)
     past = no_past("all", sizes)
@@ -192,7 +192,7 @@ def log_likelihood(tasks, support, noise_std):
     return total
 
 
-def test_selection_finds_the_kernels_without_being_told_lam_or_omega():
+def test_selection_recovers_the_support_without_lam_or_omega():
     tasks = draw_tasks()
     state, info = learn(SelfTunedMetaKGL(), tasks)
     np.testing.assert_array_equal(state.support, TRUTH)
@@ -227,13 +227,13 @@ def choose(past, noise_std=0.1):
 def test_selection_keeps_all_kernels_where_all_matter():
     support, solution = choose(remembered(tasks_of_all_kernels()))
     np.testing.assert_array_equal(support, np.arange(5) > 0)
-    # The whole set stands for the empty selection at lambda_max, and has the certificate of that solve.
+    # All kernels replace the empty selection at lambda_max; status and gap are those of that solve.
     assert solution.status == Status.CONVERGED and solution.num_steps == 0
     np.testing.assert_array_equal(solution.coef, 0)
 
 
-def test_selection_reports_the_solve_that_the_chosen_kernels_came_from():
-    # With this much noise solves at smaller lam select more kernels than the likeliest ones.
+def test_selection_returns_the_solution_of_the_selected_kernels():
+    # With this much noise, solves at smaller lam select more kernels than the most likely set.
     sizes = []
     for seed in range(5):
         support, solution = choose(remembered(draw_tasks(seed=seed, noise=4.0)), 4.0)
@@ -247,7 +247,7 @@ def test_selection_reports_the_solve_that_the_chosen_kernels_came_from():
     assert len(sizes) > 2 and min(sizes) == 2
 
 
-def test_selection_says_that_its_data_were_not_finite():
+def test_selection_reports_non_finite_data():
     tasks = draw_tasks()
     tasks[1] = eqx.tree_at(lambda t: t.rewards, tasks[1], tasks[1].rewards.at[0].set(jnp.nan))
     assert choose(remembered(tasks))[1].status == Status.NON_FINITE_INPUT
@@ -270,7 +270,7 @@ def test_selection_computes_each_likelihood_once(num_lams):
 
 
 @pytest.mark.parametrize("learner", [SelfTunedMetaKGL(), AdaptiveMetaKGL(num_steps=3)])
-def test_a_constant_task_and_no_task_leave_numbers_finite(learner):
+def test_prior_is_finite_after_constant_tasks_and_without_tasks(learner):
     flat = [eqx.tree_at(lambda t: t.rewards, task, jnp.zeros(12)) for task in draw_tasks()[:2]]
     state, _ = learn(learner, flat)
     for at in (learner.init(SELECTION), state):
@@ -281,7 +281,7 @@ def test_a_constant_task_and_no_task_leave_numbers_finite(learner):
 # --- the adaptive learner ---
 
 
-def test_what_was_not_selected_keeps_a_share_of_the_variance():
+def test_unselected_kernels_keep_a_share_of_the_variance():
     tasks = draw_tasks()
     outside = ~(TRUTH | (np.arange(5) == 0))[list(GROUPS)]
     for share in (0.0, 0.3):
@@ -292,7 +292,7 @@ def test_what_was_not_selected_keeps_a_share_of_the_variance():
         close(np.asarray(state.learned.mean)[outside] * (share == 0), 0, atol=1e-12)
 
 
-def test_the_order_of_past_tasks_does_not_matter():
+def test_order_of_past_tasks_does_not_matter():
     tasks = draw_tasks()
     learner = AdaptiveMetaKGL(num_steps=3)
     forward, backward = learn(learner, tasks)[0], learn(learner, tasks[::-1])[0]
@@ -320,14 +320,14 @@ def alien_weights(num_rewards, alien, seed=5):
     return np.asarray(component_weights(columns, Units(0 * one, one)))
 
 
-def test_an_unlike_task_is_noticed_and_the_wide_prior_gets_the_say():
+def test_wide_prior_dominates_on_a_task_unlike_the_past():
     close(alien_weights(0, alien=True), [0.9, 0.1])
     assert alien_weights(4, alien=True)[-1] > 0.99
     assert alien_weights(4, alien=False)[0] > 0.9
 
 
 def hills(height=1.0):
-    """Hills on a line whose tops lie close together, each task in units of its own."""
+    """Hills on a line whose maxima lie close together; each task has its own units."""
     grid = jnp.linspace(0, 1, 41)[:, None]
 
     def draw(index, key):
@@ -364,16 +364,16 @@ def climbed():
     return jax.jit(jax.vmap(run))(jax.random.split(jax.random.key(0), 4))
 
 
-def test_past_tasks_teach_where_to_begin(climbed):
+def test_learning_from_past_tasks_reduces_early_regret(climbed):
     regret = {name: np.asarray(jlibo.metrics.simple_regret(result)) for name, result in climbed.items()}
-    # Both agents face the same tasks, each of which has units of its own: its worst step is one.
+    # Both agents have the same tasks. Tasks differ in units, so regret is divided by that of the worst step.
     worst = np.max([result.regret for result in climbed.values()], axis=(0, 3))[..., None]
     adaptive, without = regret["adaptive"] / worst, regret["none"] / worst
     assert adaptive[:, 3:, 0].mean() < 0.1 * without[:, 3:, 0].mean()
     assert adaptive[:, 3:, 2].mean() < 0.5 * without[:, 3:, 2].mean()
 
 
-def test_exploration_is_asked_for_in_the_first_task_alone(climbed):
+def test_exploration_only_in_the_first_task(climbed):
     np.testing.assert_array_equal(climbed["adaptive"].num_explore[0], [3, 0, 0, 0, 0, 0])
     np.testing.assert_array_equal(FirstTasksExploration(5, 2).counts(4, 3), [3, 3, 0, 0])
     np.testing.assert_array_equal(FirstTasksExploration(2, 1).counts(1, 9), [2])
@@ -388,7 +388,7 @@ def test_without_repeats_no_candidate_is_played_twice(climbed):
             assert len(set(actions.tolist())) == 8
 
 
-def test_where_few_candidates_can_be_played_they_are_all_played_and_then_again():
+def test_without_repeats_all_available_candidates_are_played_before_any_repeats():
     values = np.full((2, 9), np.nan)
     values[:, [1, 4, 6]] = [[1.0, 2.0, 3.0], [3.0, 1.0, 2.0]]
     env = jlibo.TableEnv(values, np.linspace(0, 1, 9)[:, None])
@@ -408,7 +408,7 @@ def test_where_few_candidates_can_be_played_they_are_all_played_and_then_again()
         assert set(actions[3:].tolist()) <= {1, 4, 6}
 
 
-def test_a_horizon_beyond_the_candidates_is_an_error_without_repeats():
+def test_horizon_above_the_number_of_candidates_raises_without_repeats():
     with pytest.raises(ValueError, match="`horizon` should be at most the 41 candidates without repeats"):
         jlibo.run_lifelong(
             hills(),
@@ -431,6 +431,6 @@ def test_a_horizon_beyond_the_candidates_is_an_error_without_repeats():
         (lambda: AdaptiveMetaKGL(unselected_weight=2.0), "`unselected_weight` should be a number"),
     ],
 )
-def test_settings_that_cannot_be(make, message):
+def test_bad_settings_raise(make, message):
     with pytest.raises(ValueError, match=message):
         make()

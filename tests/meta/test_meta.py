@@ -1,4 +1,4 @@
-"""Meta-learners: what they select and why, what leaves a client, and that compression loses nothing."""
+"""Meta-learners: selection, messages of federated clients, and lossless compression of rows."""
 
 from functools import partial
 
@@ -69,13 +69,13 @@ def learn(learner, tasks, sizes=SIZES):
 
 
 def raw_rows(tasks, data):
-    """The rows that a learner may look at, as design, targets and mask, not compressed."""
+    """The rows available to a learner, as design, targets and mask, not compressed."""
     mask = np.stack([np.asarray(t.explored) | (data == "all") for t in tasks])
     return np.stack([t.features for t in tasks]), np.stack([t.rewards for t in tasks]), mask
 
 
 def tight(learner):
-    """Solved far enough to compare; an array, so that no test compiles for a tolerance of its own."""
+    """Set a tight tolerance; it is an array, so that tests with other tolerances do not recompile."""
     return eqx.tree_at(lambda at: at.tol, learner, jnp.asarray(1e-10))
 
 
@@ -111,8 +111,8 @@ def test_meta_kgl_equals_the_reference_and_recovers_the_support(tasks, data):
 
 @both_data
 @selecting
-def test_the_gap_is_in_the_units_of_the_loss(tasks, data, make):
-    """Compressed and absent rows must not show: the gap bounds the error of the paper's own loss."""
+def test_gap_is_in_the_units_of_the_loss(tasks, data, make):
+    """With compressed and absent rows too, the gap bounds the excess of the paper's loss."""
     learner = eqx.tree_at(lambda at: at.tol, make(data=data), jnp.asarray(1e-3))
     _, info = update(learner, learner.init(SIZES), tasks[2], SIZES)
     design, targets, mask = raw_rows(tasks[2:3], data)
@@ -126,8 +126,8 @@ def test_the_gap_is_in_the_units_of_the_loss(tasks, data, make):
 
 
 @pytest.mark.parametrize("done", [1, 3])
-def test_threshold_is_omega_root_s_and_strict(tasks, done):
-    """Each kernel leaves just when omega * sqrt(s) reaches its norm."""
+def test_threshold_is_omega_sqrt_s_and_strict(tasks, done):
+    """A kernel is dropped exactly when omega * sqrt(s) reaches its norm."""
     state, _ = learn(kgl(omega=0.0), tasks[:done])
     norms = reference.group_norms(np.asarray(state.coef), GROUPS)
     for norm in norms[norms > 0]:
@@ -137,7 +137,7 @@ def test_threshold_is_omega_root_s_and_strict(tasks, done):
 
 
 @selecting
-def test_an_empty_selection_falls_back_to_all_kernels_and_says_so(tasks, make):
+def test_empty_selection_falls_back_to_all_kernels_and_sets_fell_back(tasks, make):
     learner = eqx.tree_at(lambda at: at.omega, make(), jnp.asarray(1e6))
     state, (info,) = learn(learner, tasks[:1])
     assert bool(info.fell_back) and not info.support.any()
@@ -145,12 +145,12 @@ def test_an_empty_selection_falls_back_to_all_kernels_and_says_so(tasks, make):
 
 
 @selecting
-def test_before_the_first_task_all_kernels_count_alike(make):
+def test_prior_before_the_first_task_is_the_full_prior(make):
     learner = make()
     close(learner.prior(learner.init(SIZES), SIZES).covariance, full_prior(GROUPS).covariance)
 
 
-def test_lam_over_root_s(tasks):
+def test_lam_scaling_sqrt_divides_lam_by_sqrt_s(tasks):
     constant, scaled = kgl(), kgl(lam_scaling="sqrt")
     state, _ = learn(scaled, tasks[:2])
     third, _ = update(scaled, state, tasks[2], SIZES)
@@ -160,7 +160,7 @@ def test_lam_over_root_s(tasks):
     assert not np.allclose(third.coef, other.coef, atol=1e-3)
 
 
-def test_a_warm_start_changes_the_path_and_not_the_answer(tasks):
+def test_warm_start_does_not_change_the_solution(tasks):
     learner = kgl()
     state, (*_, warm_info) = learn(learner, tasks)
     before, _ = learn(learner, tasks[:-1])
@@ -169,14 +169,14 @@ def test_a_warm_start_changes_the_path_and_not_the_answer(tasks):
     cold, cold_info = update(learner, cold_start, tasks[-1], SIZES)
     np.testing.assert_array_equal(cold_info.support, warm_info.support)
     close(cold.coef, state.coef, atol=1e-3)
-    # From its own solution, a solve has nothing left to do.
+    # A solve that starts from the solution takes no step.
     solve = eqx.filter_jit(solve_past)
     assert (
         int(solve(state.past, learner.lam, SIZES, init=state.coef, tol=1e-10, max_steps=1000).num_steps) == 0
     )
 
 
-def test_a_task_without_exploration_adds_nothing(tasks):
+def test_task_without_exploration_does_not_change_the_solution(tasks):
     learner = kgl()
     state, (info,) = learn(learner, tasks[:1])
     silent = eqx.tree_at(lambda t: t.explored, tasks[1], jnp.zeros(HORIZON, bool))
@@ -189,7 +189,7 @@ def test_a_task_without_exploration_adds_nothing(tasks):
 
 
 @both_data
-def test_federated_equals_clients_run_apart(tasks, data):
+def test_federated_equals_separate_clients(tasks, data):
     learner = federated(data=data)
     ballot, infos = learn(learner, tasks)
     messages = [client_step(rows_of(task, data, SIZES), 0.1, 0.25, GROUPS, tol=1e-10)[0] for task in tasks]
@@ -199,7 +199,7 @@ def test_federated_equals_clients_run_apart(tasks, data):
     for done, info in enumerate(infos, start=1):
         expected = np.sum(messages[:done], axis=0) >= 0.5 * done
         np.testing.assert_array_equal(info.support, expected)
-    # The server's whole state: counts, a number of clients, and a set.
+    # The server's whole state: vote counts, the number of clients, and the support.
     assert sorted(str(leaf.dtype) for leaf in jax.tree.leaves(ballot)) == ["bool", "int32", "int32"]
 
 
@@ -233,7 +233,7 @@ def test_alpha_outside_its_range(alpha):
 
 
 @both_data
-def test_meta_kel_weights_are_the_norms(tasks, data):
+def test_meta_kel_weights_are_the_normalised_group_norms(tasks, data):
     state, infos = learn(tight(MetaKeL(0.1, data=data)), tasks)
     design, targets, mask = raw_rows(tasks, data)
     coef, _ = reference.group_lasso_solve(design, targets, 0.1, GROUPS, mask, tol=1e-10)
@@ -244,7 +244,7 @@ def test_meta_kel_weights_are_the_norms(tasks, data):
     close(MetaKeL(0.1).prior(state, SIZES).covariance, np.asarray(state.weights)[list(GROUPS)])
 
 
-def test_meta_kel_without_any_weight_is_even(tasks):
+def test_meta_kel_weights_are_uniform_if_all_norms_are_zero(tasks):
     state, (info,) = learn(tight(MetaKeL(1e6)), tasks[:1])
     close(state.weights, 1 / NUM_GROUPS)
     assert bool(info.fell_back)
@@ -371,8 +371,8 @@ def test_every_learner_of_the_library_is_in_the_table():
 @pytest.mark.parametrize("free_groups", [(), (4,)])
 @pytest.mark.parametrize("num_done", [1, NUM_TASKS])
 @pytest.mark.parametrize("name", EVERY_LEARNER)
-def test_to_learn_all_at_once_is_to_update_task_by_task(tasks, name, num_done, free_groups):
-    """Also where there is room for more tasks than were done."""
+def test_learning_all_tasks_at_once_equals_updating_task_by_task(tasks, name, num_done, free_groups):
+    """Also with room for more tasks than were done."""
     learner = EVERY_LEARNER[name]()
     sizes = RunSizes(GROUPS, NUM_TASKS, HORIZON, EXPLORE, jnp.float64, free_groups)
     expected, infos = learn(learner, tasks[:num_done], sizes)
@@ -393,12 +393,12 @@ def test_to_learn_all_at_once_is_to_update_task_by_task(tasks, name, num_done, f
 
 
 @pytest.mark.parametrize("name", EVERY_LEARNER)
-def test_to_learn_from_no_task_is_to_know_nothing_and_stays_finite(name):
+def test_learning_from_no_tasks_gives_the_finite_initial_prior(name):
     learner = EVERY_LEARNER[name]()
     past = no_past(learner.data, SIZES)
     state, _ = learn_at_once(learner, past, jnp.asarray(0), SIZES)
     prior, first = learner.prior(state, SIZES), learner.prior(learner.init(SIZES), SIZES)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(prior))
-    if not isinstance(learner, AdaptiveMetaKGL):  # which adds its doubt about the mean
+    if not isinstance(learner, AdaptiveMetaKGL):  # it adds the uncertainty of the mean
         for one, other in zip(jax.tree.leaves(prior), jax.tree.leaves(first), strict=True):
             close(one, other)

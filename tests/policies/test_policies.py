@@ -1,4 +1,4 @@
-"""Policies: their scores against reference formulas, the choice among candidates, the climb over a box."""
+"""Policies: scores against reference formulas, choice among candidates, maximisation over a box."""
 
 from functools import partial
 
@@ -40,7 +40,7 @@ from tests import reference
 
 
 class LowerBound(AbstractPolicy):
-    """A user's policy: all that there is to write."""
+    """A minimal user-defined policy."""
 
     width: float
     noise_std: Float[Array, ""] = eqx.field(converter=jnp.asarray, default=0.1)
@@ -117,13 +117,13 @@ def test_scores_equal_the_formulas(policy, expected):
     close(policy.scores(BELIEF, key=KEY), expected)
 
 
-def test_the_gain_in_the_formulas_is_that_of_the_points_played():
+def test_information_gain_is_that_of_the_observed_points():
     phi = np.asarray(BELIEF.features[:3])
     close(GAIN, reference.information_gain(phi @ phi.T / 7, 0.1))
 
 
 def certain(mean):
-    """A belief without any doubt: two features, one point each."""
+    """A belief with zero variance: two features, one point each."""
     posterior = gp.observe(gp.init(Prior(jnp.asarray(mean), jnp.zeros(2)), 0.1), jnp.zeros(2), 0.5)
     return gp.belief_at(posterior, jnp.eye(2))
 
@@ -139,14 +139,14 @@ def test_expected_improvement_without_variance():
     close(slope, [1, 0])
 
 
-def test_expected_improvement_before_the_first_reward_prefers_the_largest_variance():
+def test_expected_improvement_before_the_first_reward_equals_std():
     belief = belief_after((), 1, None)
     close(ExpectedImprovement(0.1).scores(belief, key=KEY), belief.std)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @given(st.floats(-30, 5), st.floats(-6, 1))
-def test_expected_improvement_is_never_negative_nor_wrong(dtype, ratio, log_std):
+def test_expected_improvement_is_non_negative_and_accurate(dtype, ratio, log_std):
     std = dtype(10.0**log_std)
     mean = dtype(ratio * std)
     posterior = eqx.tree_at(lambda at: at.best_reward, BELIEF.posterior, jnp.zeros((), dtype))
@@ -160,14 +160,14 @@ def test_expected_improvement_is_never_negative_nor_wrong(dtype, ratio, log_std)
 def log_gain_by_integration(ratio):
     """log(pdf(z) + z cdf(z)) as the integral of the cdf up to z, in which no terms cancel."""
     if ratio > 5:
-        return np.log(ratio)  # and a share of 1e-12 of it
+        return np.log(ratio)  # relative error below 1e-12 at the ratios tested
     scale = max(1.0, abs(ratio))
     area, _ = integrate.quad(lambda t: np.exp(log_ndtr(ratio - t / scale) - log_ndtr(ratio)), 0, np.inf)
     return np.log(area / scale) + log_ndtr(ratio)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_log_expected_improvement_is_right_far_below_the_best_and_above(dtype):
+def test_log_expected_improvement_equals_numerical_integration(dtype):
     ratios = np.array([-1e3, -100, -20.01, -19.99, -6.01, -5.99, -3, -1, -1e-3, 0, 1e-3, 1, 7, 100], dtype)
     expected = [log_gain_by_integration(float(ratio)) for ratio in ratios]
     tol = 2e-4 if dtype == np.float32 else 1e-7
@@ -175,7 +175,7 @@ def test_log_expected_improvement_is_right_far_below_the_best_and_above(dtype):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_log_expected_improvement_always_tells_points_apart(dtype):
+def test_log_expected_improvement_is_strictly_increasing(dtype):
     ratios = jnp.asarray(np.linspace(-60, 5, 4001), dtype)
     assert (np.diff(log_gain(ratios)) > 0).all()
     assert np.isfinite(log_gain(jnp.asarray([-1e6, 1e6], dtype))).all()
@@ -199,7 +199,7 @@ def test_thompson_sampling_draws_one_function_for_all_points():
     limit = 5 / np.sqrt(20_000)  # five standard errors
     assert (np.abs(draws.mean(0) - MEAN) <= limit * 2 * STD).all()
     np.testing.assert_allclose(draws.std(0), 2 * STD, rtol=limit)
-    # Joint: the draws at ten points span seven dimensions, those of the weights that are the same for all.
+    # The draws are joint: at ten points they have rank seven, the number of shared weights.
     assert np.linalg.matrix_rank(np.asarray(draws[:100] - BELIEF.mean), tol=1e-8) == 7
     phi = np.asarray(BELIEF.features)
     expected = 4 * phi @ np.asarray(BELIEF.posterior.covariance) @ phi.T
@@ -214,19 +214,19 @@ def test_uniform_plays_every_candidate_equally_often():
 
 
 @pytest.mark.parametrize("name", [name for name in POLICIES if name != "uniform"])
-def test_each_point_is_scored_on_its_own(name):
-    """What lets a policy play on a box. Uniform alone draws by place, as all its points are equal."""
+def test_score_of_a_point_does_not_depend_on_other_points(name):
+    """`maximise` relies on this. Only Uniform draws by index, as all its points are equal."""
     subset = jnp.array([7, 2, 2])
     part = Belief(BELIEF.mean[subset], BELIEF.variance[subset], BELIEF.features[subset], BELIEF.posterior)
     whole = scores_of(POLICIES[name], BELIEF, KEY)
     close(scores_of(POLICIES[name], part, KEY), whole[subset])
 
 
-# --- the choice among candidates ---
+# --- choice among candidates ---
 
 
 @every_policy
-def test_choose_plays_the_highest_score_among_the_available(policy):
+def test_choose_returns_the_highest_score_among_available_candidates(policy):
     scores = np.asarray(policy.scores(BELIEF, key=KEY))
     assert choose(policy, BELIEF, key=KEY) == scores.argmax()
     for order in (scores.argsort(), scores.argsort()[::-1]):
@@ -237,16 +237,16 @@ def test_choose_plays_the_highest_score_among_the_available(policy):
             assert best == np.where(available, scores, -np.inf).argmax() and available[best]
 
 
-def test_choose_takes_what_is_available_when_every_score_is_minus_infinity():
+def test_choose_returns_an_available_candidate_if_all_scores_are_minus_infinity():
     belief = eqx.tree_at(lambda b: b.mean, BELIEF, jnp.full(10, -jnp.inf))
     assert choose(Greedy(0.1), belief, available=jnp.arange(10) == 6, key=KEY) == 6
 
 
-# --- the climb over a box ---
+# --- maximisation over a box ---
 
 
 class OneOf(AbstractPolicy):
-    """One of several policies, by number: the tests of all of them share one compiled program."""
+    """One of several policies, by index, so that the tests of all policies share one compiled program."""
 
     index: Array
     policies: tuple[AbstractPolicy, ...]
@@ -279,13 +279,13 @@ def climb(policy, posterior, features, key):
 
 @eqx.filter_jit
 def score_at(policy, posterior, features, points, key):
-    """The scores that `maximise(..., key=key)` climbs."""
+    """The scores that `maximise(..., key=key)` maximises."""
     return policy.scores(gp.belief_at(posterior, features(points)), key=jax.random.split(key)[1])
 
 
 @eqx.filter_jit
 def climb_many(policy, features, seed):
-    """Climbs on 16 random posteriors, and the scores at the points where they ended."""
+    """Maximise on 16 random posteriors; return the results and the scores at their points."""
 
     def climb_one(seed):
         posterior, key = random_posterior(features, seed), jax.random.key(seed)
@@ -305,7 +305,7 @@ def test_maximise_is_never_worse_than_its_best_candidate(name, dim, seed):
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(found))
     assert (found.score >= found.start_score).all()
     assert (found.point >= features.lower).all() and (found.point <= features.upper).all()
-    # The score that it tells is the score of the point that it tells.
+    # The reported score is the score at the reported point.
     np.testing.assert_allclose(scores, found.score, rtol=1e-8, atol=1e-10)
 
 
@@ -356,7 +356,7 @@ def test_maximise_finds_the_global_optimum_of_gp_ucb(dim, fine):
 
 
 @pytest.mark.parametrize("name", POLICIES)
-def test_maximise_without_steps_is_the_best_candidate(name):
+def test_maximise_without_steps_returns_the_best_candidate(name):
     policy, features = one_of(name), FEATURES[2]
     posterior, candidates = random_posterior(features, 0), box_grid(features, 5)
     found = maximise(policy, posterior, features, candidates=candidates, num_steps=0, key=KEY)
@@ -369,7 +369,7 @@ def test_maximise_without_steps_is_the_best_candidate(name):
 
 
 def test_maximise_breaks_ties_at_random():
-    """So that Uniform, to which all points are equal, plays anywhere."""
+    """Uniform gives all points the same score, and must play anywhere."""
     posterior = random_posterior(FEATURES[1], 0)
     play = partial(
         maximise, Uniform(), posterior, FEATURES[1], candidates=box_grid(FEATURES[1], 4), num_steps=0
@@ -465,7 +465,7 @@ def test_bad_input(call, message):
         call()
 
 
-def test_a_policy_without_scores_cannot_be_made():
+def test_policy_without_scores_is_abstract():
     class Nothing(AbstractPolicy):
         noise_std: float = 0.1
 

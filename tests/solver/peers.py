@@ -1,8 +1,8 @@
-"""The same group-lasso problem handed to other people's solvers, on the matrix they need.
+"""The group-lasso problem as one block-diagonal matrix, solved by celer and by skglm.
 
 A group is one base kernel's features across all tasks: with m tasks, group j has m * d_j columns of the
 block-diagonal matrix. Columns are ordered group by group. Peers minimise 1/(2N) ||.||^2 + alpha * sum ||.||,
-so alpha = lam / 2 gives our solution. Peers are imported only when asked for.
+so alpha = lam / 2 gives our solution. Peers are imported only when called.
 """
 
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from scipy import sparse
 
 
 class BlockProblem(NamedTuple):
-    """The permuted block-diagonal problem: `column_of[m, d]` says where each coefficient stands."""
+    """The permuted block-diagonal problem; `column_of[m, d]` is the column of feature d of task m."""
 
     matrix: np.ndarray | sparse.csc_matrix
     targets: np.ndarray
@@ -20,12 +20,12 @@ class BlockProblem(NamedTuple):
     column_of: np.ndarray
 
     def coef(self, flat):
-        """A peer's flat answer as coef[m, d]."""
+        """Return a peer's flat coefficients as coef[m, d]."""
         return np.asarray(flat)[self.column_of]
 
 
 def block_problem(design, targets, groups=None, mask=None, dense=False):
-    """Build the matrix, in compressed columns or dense in Fortran order, without going through the other."""
+    """Build the matrix directly as compressed sparse columns, or dense in Fortran order."""
     num_tasks, num_rows, num_features = np.shape(design)
     groups = np.arange(num_features) if groups is None else np.asarray(groups)
     mask = np.ones((num_tasks, num_rows), bool) if mask is None else np.asarray(mask, bool)
@@ -54,10 +54,10 @@ def block_problem(design, targets, groups=None, mask=None, dense=False):
 
 
 def celer_fit(problem, lam, tol):
-    """celer's group-lasso path at one alpha, on a matrix already built: (flat coef, its own duality gap).
+    """Run celer's group-lasso path at one alpha on a given matrix; return (flat coef, duality gap).
 
-    Its `tol` is relative to ||y||^2 / N. Dense matrices suit it: for sparse ones it takes the norms of groups
-    by Python loops over pairs of columns. Its gap is doubled here, to be that of our objective.
+    `tol` is relative to ||y||^2 / N. Dense matrices are faster: for sparse ones celer computes group norms in
+    Python loops over pairs of columns. celer's gap is doubled to be that of our objective.
     """
     from celer import celer_path
 
@@ -69,9 +69,9 @@ def celer_fit(problem, lam, tol):
 
 
 def skglm_fit(problem, lam, tol):
-    """skglm's block coordinate descent on a matrix already built: its flat coef.
+    """Run skglm's block coordinate descent on a given matrix; return the flat coef.
 
-    Its `tol` is absolute and bounds the distance to the subdifferential; the first call compiles for seconds.
+    `tol` is absolute and bounds the distance to the subdifferential. The first call takes seconds to compile.
     """
     from skglm.datafits import QuadraticGroup
     from skglm.penalties import WeightedGroupL2

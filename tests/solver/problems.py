@@ -1,6 +1,6 @@
-"""Random group-lasso problems for the solver's tests, all of a few shapes, so that each compiles once.
+"""Random group-lasso problems of a few fixed shapes for the solver's tests, so that each shape compiles once.
 
-Tasks and rows vary through the mask. The groups are static to the solver, so they vary by layout alone.
+Tasks and rows vary through the mask. Groups are static arguments of the solver, so they vary only by layout.
 """
 
 from typing import NamedTuple
@@ -14,8 +14,8 @@ from tests import reference
 NUM_TASKS, NUM_ROWS = 3, 8
 
 GROUP_SIZES = {
-    "mixed": (1, 2, 3, 4, 5, 6, 7),  # 28 features: all of them at once
-    "wide": (1, 2, 3, 4, 5, 6, 7, 7, 3, 2),  # 40 features: a working set of 16 first
+    "mixed": (1, 2, 3, 4, 5, 6, 7),  # 28 features: the working set holds all of them
+    "wide": (1, 2, 3, 4, 5, 6, 7, 7, 3, 2),  # 40 features: the first working set has 16
     "single": (1,) * 32,
 }
 LAYOUTS = tuple(GROUP_SIZES)
@@ -54,7 +54,7 @@ class Problem(NamedTuple):
 
 
 def layout(name):
-    """Group ids of interleaved features; None for one feature a group."""
+    """Group ids of interleaved features; None for one feature per group."""
     if name == "single":
         return None
     sizes = GROUP_SIZES[name]
@@ -62,10 +62,10 @@ def layout(name):
 
 
 def make_problem(name, seed, collinear=True):
-    """Unequal sizes, 1e3 in absent rows, and columns that are exact copies of others.
+    """Random problem with tasks of unequal sizes, 1e3 in absent rows, and exact copies of columns.
 
-    In groups, some columns differ from others by 1e-6 too. As groups of their own such columns make a problem
-    that takes every solver minutes.
+    Layouts with groups also have columns that differ from others by 1e-6. In groups of one, such columns make
+    a problem that takes every solver minutes.
     """
     rng = np.random.default_rng([seed, LAYOUTS.index(name)])
     groups = layout(name)

@@ -1,4 +1,4 @@
-"""Iterative solvers under `vmap`: each lane gets the steps it would get alone, and few others pay for it."""
+"""Loops and conditionals under `vmap`: equal to unbatched ones, with a bounded number of evaluations."""
 
 from functools import partial
 
@@ -11,7 +11,7 @@ from jlibo.solver.batching import lane_by_lane, lane_cond, lane_while
 
 
 class Calls:
-    """How many lanes a body has been applied to: a debug callback runs once a lane, a batch at a time."""
+    """Count the lanes a body has been applied to: a debug callback runs once for each lane of a batch."""
 
     def __init__(self):
         self.count = 0
@@ -21,7 +21,7 @@ class Calls:
 
 
 def count_up(value, limit, calls=None):
-    """Count up to `limit` by ones, keeping a sum: as many steps as the limit says."""
+    """Count up to `limit` by ones, in `limit` steps, accumulating a sum."""
 
     def cond_fn(state, data):
         return state[0] < data["limit"]
@@ -55,7 +55,7 @@ def test_vmap_equals_a_loop(wrap, jit):
     assert_lanes(run(VALUE, np.int32(7)), VALUE, np.int32(7))
     assert_lanes(maybe_jit(jax.vmap(run, (None, 0)))(VALUE, LIMITS), VALUE, LIMITS)
     assert_lanes(maybe_jit(jax.vmap(jax.vmap(run, (None, 0)), (None, 0)))(VALUE, limits), VALUE, limits)
-    # Two axes of different arguments, met in either order; then lanes that all do the same.
+    # Batch axes of two arguments, nested in either order; then lanes with equal limits.
     values, few = np.arange(6.0).reshape(3, 2), LIMITS[:4]
     table = np.broadcast_to(few, (3, 4))
     outer_value = maybe_jit(jax.vmap(jax.vmap(run, (None, 0)), (0, None)))(values, few)
@@ -83,7 +83,7 @@ def applications(fn, *args):
     return calls.count
 
 
-def test_compaction_gathers_the_lanes_that_still_run():
+def test_compaction_evaluates_only_unfinished_lanes():
     limits = np.full(64, 10, np.int32)
     limits[37] = 1_000
     count = applications(lambda calls, value, limit: count_up(value, limit, calls), VALUE, limits)
@@ -94,14 +94,14 @@ def test_compaction_gathers_the_lanes_that_still_run():
 def test_compaction_in_stages():
     limits = np.repeat(np.array([1, 100, 1_000], np.int32), [55, 8, 1])
     count = applications(lambda calls, value, limit: count_up(value, limit, calls), VALUE, limits[::-1])
-    # 64 lanes until 8 are left: nine run, so all 64 go on to 100; then one lane alone.
+    # Compaction needs at most 8 running lanes. Nine run, so all 64 continue to 100; then one lane alone.
     assert 64 * 100 + 900 <= count <= 64 * 100 + 900 + 8
     limits[55] = 1
     count = applications(lambda calls, value, limit: count_up(value, limit, calls), VALUE, limits[::-1])
     assert 64 + 8 * 99 + 900 <= count <= 64 + 8 * 99 + 900 + 8
 
 
-def test_lane_by_lane_runs_each_lane_for_its_own_steps():
+def test_lane_by_lane_takes_each_lanes_own_number_of_steps():
     def run(calls, value, limit):
         return lane_by_lane(partial(count_up, calls=calls))(value, limit)
 
@@ -109,8 +109,8 @@ def test_lane_by_lane_runs_each_lane_for_its_own_steps():
 
 
 @pytest.mark.parametrize("wrap", [lambda fn: fn, lane_by_lane], ids=["lane_while", "lane_by_lane"])
-def test_constant_arrays_within_a_cond_that_has_lanes(wrap):
-    """There jax gives lanes to constants too; nested, so that the merged batch meets it as well."""
+def test_constant_arrays_inside_batched_cond(wrap):
+    """jax batches constants there too; the nested case covers merged batch axes."""
     table = np.array([1.0, 2.0, 4.0])
 
     def run(limit):
@@ -139,7 +139,7 @@ NEEDED = {"none": [False] * 4, "one": [False, True, False, False], "all": [True]
 
 @pytest.mark.parametrize("needed", NEEDED.values(), ids=NEEDED.keys())
 @pytest.mark.parametrize("shared", [False, True], ids=["own data", "shared data"])
-def test_lane_cond_is_computed_for_a_batch_that_needs_it_and_only_where_it_is_needed(needed, shared):
+def test_lane_cond_selects_per_lane_and_is_skipped_if_no_lane_needs_it(needed, shared):
     state, data = np.arange(8.0).reshape(4, 2), np.array([[3.0], [4.0], [5.0], [6.0]])
     data, axis = (data[0], None) if shared else (data, 0)
 

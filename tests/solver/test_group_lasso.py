@@ -1,5 +1,5 @@
-"""The solver finds the minimum, and says so truthfully: against the plain reference, celer, skglm and
-scikit-learn; at lambda_max; warm; with rows left out; where something is zero; and with bad input."""
+"""Solution and status of `group_lasso`: against the plain reference, celer, skglm and scikit-learn; at
+lambda_max; with warm starts, masked rows, zero data and bad input."""
 
 import re
 from dataclasses import replace
@@ -21,12 +21,12 @@ RATIOS = np.geomspace(0.01, 1.01, 18)
 
 @pytest.fixture(autouse=True, scope="module")
 def _one_thread():
-    """The reference solves many small systems: more threads only get in each other's way."""
+    """The reference solves many small systems, for which more BLAS threads are slower."""
     with threadpool_limits(1):
         yield
 
 
-# ------------------------------------------------------------------------------------------ the right answer
+# --------------------------------------------------------------------------------------------------- solution
 
 
 @pytest.mark.parametrize("seed", range(len(RATIOS)))
@@ -57,7 +57,7 @@ def test_objective_equals_reference_with_two_sizes_of_working_set():
 
 
 @pytest.mark.parametrize("ids", [None, np.random.default_rng(1).permutation(12)], ids=["default", "permuted"])
-def test_one_task_and_groups_of_one_are_the_lasso(ids):
+def test_one_task_with_groups_of_one_equals_sklearn_lasso(ids):
     from sklearn.linear_model import Lasso
 
     rng = np.random.default_rng(0)
@@ -87,7 +87,7 @@ def test_group_norms_follow_the_group_ids(name):
     "name, dtype",
     [("mixed", np.float32), ("mixed", np.float64), ("wide", np.float64), ("single", np.float64)],
 )
-def test_zero_exactly_from_lambda_max_on(name, dtype):
+def test_solution_is_zero_iff_lam_reaches_lambda_max(name, dtype):
     for seed in range(5):
         problem = make_problem(name, seed).cast(dtype)
         largest = lambda_max(problem.design, problem.targets, groups=problem.groups, mask=problem.mask)
@@ -103,7 +103,7 @@ def test_zero_exactly_from_lambda_max_on(name, dtype):
         assert np.any(below.coef)
 
 
-# ------------------------------------------------------------------------------------ warm starts, and paths
+# -------------------------------------------------------------------------------------- warm starts and paths
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
@@ -118,7 +118,7 @@ def test_warm_start_from_the_solution_takes_no_step(name):
 
 
 def test_warm_start_keeps_every_nonzero_feature_in_the_working_set():
-    """32 features share a group with one of the six in use: a set of 16 has no room for them all."""
+    """The groups of the six features in use have 32 features, more than a working set of 16 holds."""
     rng = np.random.default_rng(0)
     problem = make_problem("wide", 0)
     members = [np.flatnonzero(problem.groups == group) for group in range(2, 8)]
@@ -135,7 +135,7 @@ def test_warm_start_keeps_every_nonzero_feature_in_the_working_set():
 
 
 @pytest.mark.parametrize("name", ["mixed", "wide"])
-def test_path_equals_one_by_one_and_warm_starts_pay(name):
+def test_path_equals_single_solves_in_fewer_steps_than_cold_starts(name):
     problem = make_problem(name, 5, collinear=False)
     data, options = problem[:2], dict(groups=problem.groups, mask=problem.mask, tol=1e-9)
     lams = lam_grid(problem.lambda_max, num_lams=12, smallest_ratio=0.05)
@@ -166,7 +166,7 @@ def test_lam_grid():
 
 @pytest.mark.parametrize("garbage", [np.nan, np.inf, -1e3])
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_absent_rows_are_never_looked_at(name, garbage):
+def test_values_in_absent_rows_are_ignored(name, garbage):
     problem = make_problem(name, 6)
     lam = 0.1 * problem.lambda_max
     other = Problem(*(np.array(field) for field in problem[:2]), *problem[2:])
@@ -175,7 +175,7 @@ def test_absent_rows_are_never_looked_at(name, garbage):
     np.testing.assert_array_equal(solve(other, lam).coef, solve(problem, lam).coef)
 
 
-def test_mask_equals_rows_dropped():
+def test_mask_equals_dropping_rows():
     problem = make_problem("mixed", 7, collinear=False)
     mask = np.arange(8) < np.array([[5], [5], [0]])
     masked = problem._replace(mask=mask, design=np.nan_to_num(problem.design))
@@ -186,13 +186,13 @@ def test_mask_equals_rows_dropped():
     assert not np.any(one.coef[2])  # the task without rows
 
 
-# ------------------------------------------------------------------------------------------ where it is zero
+# -------------------------------------------------------------------------------------------------- zero data
 
 
 @pytest.mark.parametrize("what", ["targets", "design", "both"])
 @pytest.mark.parametrize("name", LAYOUTS)
 @pytest.mark.parametrize("lam", [0.0, 1.0])
-def test_zero_data_gives_zero_at_once(name, what, lam):
+def test_zero_data_give_zero_coefficients(name, what, lam):
     problem = make_problem(name, 8)
     zeros = problem._replace(
         design=problem.design * (what == "targets"), targets=problem.targets * (what == "design")
@@ -204,7 +204,7 @@ def test_zero_data_gives_zero_at_once(name, what, lam):
     assert lambda_max(zeros.design, zeros.targets, groups=zeros.groups, mask=zeros.mask) == 0
 
 
-def test_zero_columns_stay_zero():
+def test_zero_columns_have_zero_coefficients():
     problem = make_problem("wide", 9)
     problem.design[:, :, ::3] = 0
     lam = 0.05 * problem.lambda_max
@@ -215,13 +215,13 @@ def test_zero_columns_stay_zero():
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_without_penalty_it_fits(name):
+def test_lam_zero_fits_least_squares(name):
     problem = make_problem(name, 10)
     solution = solve(problem, 0.0, max_steps=2_000)
     assert solution.status in (Status.CONVERGED, Status.STEP_LIMIT)
     # More features than rows: least squares interpolates, and the gap is the loss.
     assert problem.objective(solution.coef, 0.0) < 1e-3 * problem.at_zero
-    # Residuals of data of size one are rounded to 1e-16, however small the loss that is left.
+    # Residuals of data of order one are rounded to 1e-16, however small the remaining loss.
     loss = problem.objective(solution.coef, 0.0)
     np.testing.assert_allclose(solution.gap, loss, rtol=1e-9, atol=1e-15 * problem.at_zero)
 
@@ -234,10 +234,10 @@ def test_one_task_one_row_one_feature():
     assert solution.coef.dtype == jnp.float64
 
 
-# -------------------------------------------------------------------------------------------- what it reports
+# ------------------------------------------------------------------------------------- status and description
 
 
-def test_status_and_description_in_words():
+def test_describe_of_one_solution_and_of_a_batch():
     problem = make_problem("mixed", 11)
     lam = 0.1 * problem.lambda_max
     assert re.fullmatch(r"converged: .* \(gap \d.*e-.*, \d+ steps\)", solve(problem, lam).describe())
@@ -254,7 +254,7 @@ def test_status_and_description_in_words():
     assert all(": " in status.words for status in Status)
 
 
-def test_description_of_a_batch_leaves_bad_problems_out_of_its_figures():
+def test_describe_of_a_batch_excludes_bad_problems_from_statistics():
     problem = make_problem("mixed", 11)
     good = solve(problem, 0.1 * problem.lambda_max)
     nothing = np.full_like(good.coef, np.nan)
@@ -369,7 +369,7 @@ SPOILERS = {
 
 @pytest.fixture(scope="module")
 def jitted():
-    """The solver inside `jit`, where no value is known: one problem, and a batch."""
+    """The solver under `jit`, where values are traced, for one problem and for a batch."""
     groups = layout("mixed")
 
     def run(design, targets, mask, lam, init):
@@ -379,7 +379,7 @@ def jitted():
 
 
 @pytest.mark.parametrize("what", SPOILERS)
-def test_bad_values_inside_jit_give_a_status_and_no_garbage(jitted, what):
+def test_bad_values_inside_jit_give_a_status_and_nan(jitted, what):
     one, batch = jitted
     spoil, factor, fill, status = SPOILERS[what]
     good = make_problem("mixed", 12)
@@ -394,7 +394,7 @@ def test_bad_values_inside_jit_give_a_status_and_no_garbage(jitted, what):
     assert np.isnan(alone.coef).all() and np.isnan(alone.group_norms).all() and np.isnan(alone.gap)
     assert alone.describe().startswith(status.words.split(":")[0])
 
-    # A bad lane does not touch the good ones beside it.
+    # A bad batch element does not affect the others.
     lanes = [(*good[:3], lam, init), (*bad[:3], factor * lam, bad_init), (*good[:3], lam, init)]
     together = batch(*(np.stack(field) for field in zip(*lanes, strict=True)))
     expected = one(*lanes[0])

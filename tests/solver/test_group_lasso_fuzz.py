@@ -1,6 +1,6 @@
-"""Random awkward problems at scales from 1e-30 to 1e30: the objective against the reference, and every claim.
+"""Random degenerate problems at scales from 1e-30 to 1e30: objective, gap, status and group norms.
 
-The reference works in float64 on the same numbers divided by powers of two, where nothing leaves the range.
+The reference works in float64 on the same numbers divided by powers of two, so that nothing leaves its range.
 """
 
 from typing import NamedTuple
@@ -18,7 +18,7 @@ ROUNDING = {np.float32: 1e-5, np.float64: 1e-13}
 
 
 class Case(NamedTuple):
-    """A problem of the solver's, and the same one in units of powers of two as the reference sees it."""
+    """A problem as given to the solver, and the same one scaled by powers of two for the reference."""
 
     problem: Problem
     lam: float
@@ -29,7 +29,7 @@ class Case(NamedTuple):
 
 
 def spoil(rng, problem):
-    """Zero, equal or unlike columns, tasks without rows, zero targets, garbage in absent rows: some of it."""
+    """At random: zero, equal or scaled columns, tasks without rows, zero targets, garbage in absent rows."""
     design, targets, mask = (np.array(field) for field in problem[:3])
     num_features = design.shape[2]
     some = rng.permutation(num_features)[: rng.integers(1, num_features // 2)]
@@ -82,14 +82,14 @@ def make_case(rng, name, dtype):
 
 
 def check(case, dtype, solution, tol):
-    """Every claim of the solution; returns its status."""
+    """Assert objective, gap, status and group norms of a solution; return its status."""
     status = Status(int(solution.status))
     design_unit, target_unit = case.exponents
     back = design_unit - target_unit
     plain, lam, rounding = case.plain, case.plain_lam, ROUNDING[dtype] * case.plain.at_zero
     kind = np.finfo(dtype)
-    # Whatever the reference solves, its objective at `lam` is no lower than the minimum. Its bisection
-    # overflows for a lam of nearly nothing.
+    # The reference's bisection overflows for very small lam, so it solves at zero instead. In either case the
+    # objective of its solution at `lam` is no lower than the minimum.
     near = lam if lam > 1e-9 * plain.lambda_max else 0.0
     best, _ = reference.group_lasso_solve(*plain[:2], near, plain.groups, plain.mask, tol=1e-7, max_sweeps=60)
     if status == Status.OUT_OF_RANGE:
@@ -104,7 +104,7 @@ def check(case, dtype, solution, tol):
     excess = objective - min(plain.objective(best, lam), plain.at_zero)
     claimed = float(np.ldexp(np.float64(solution.gap), -2 * target_unit))
     assert excess <= claimed + rounding
-    assert objective <= plain.at_zero + rounding  # a start, however far, is never worse than none
+    assert objective <= plain.at_zero + rounding  # no start ends worse than zero
     if status == Status.CONVERGED:
         assert excess <= max(tol, 32 * kind.eps) * plain.at_zero + rounding
     norms = reference.group_norms(np.ldexp(coef, -exponent(coef)), plain.groups)
@@ -137,7 +137,7 @@ def attack(name, dtype, seed, num_cases):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_claims_hold_at_every_scale(dtype):
+def test_objective_gap_status_and_norms_at_every_scale(dtype):
     statuses = attack("wide", dtype, 0, 60)
     assert statuses.count(Status.CONVERGED) >= 20 and Status.STEP_LIMIT in statuses
     assert (Status.OUT_OF_RANGE in statuses) == (dtype == np.float32)
@@ -146,6 +146,6 @@ def test_claims_hold_at_every_scale(dtype):
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_claims_hold_at_every_scale_at_length(name, dtype):
+def test_objective_gap_status_and_norms_at_every_scale_in_many_cases(name, dtype):
     statuses = attack(name, dtype, 1, 700)
     assert statuses.count(Status.CONVERGED) >= 200

@@ -1,4 +1,4 @@
-"""What holds for every problem: an honest certificate, symmetries, scales, and float32 close to float64."""
+"""Properties of every solution: a valid gap, symmetries, scaling, and float32 close to float64."""
 
 import jax
 import numpy as np
@@ -17,14 +17,14 @@ names = st.sampled_from(LAYOUTS)
 
 
 def assert_same_minimum(problem, lam, coef, other_coef):
-    """Both certified to 1e-12 of (1/N) ||y||^2, so each predicts within 1e-6 ||y|| of the minimum."""
+    """Both gaps are at most 1e-12 (1/N) ||y||^2, so each predicts within 1e-6 ||y|| of the minimum."""
     limit = 2.1e-6 * np.linalg.norm(problem.targets[problem.mask])
     assert np.linalg.norm(problem.predictions(coef) - problem.predictions(other_coef)) <= limit
     assert abs(problem.objective(coef, lam) - problem.objective(other_coef, lam)) <= 1.1e-12 * problem.at_zero
 
 
 @given(name=names, seed=seeds, ratio=ratios, max_steps=st.sampled_from([0, 1, 10, 40, 200, 100_000]))
-def test_gap_is_honest_wherever_it_stops(name, seed, ratio, max_steps):
+def test_gap_bounds_the_excess_at_any_step_limit(name, seed, ratio, max_steps):
     problem = make_problem(name, seed)
     lam = ratio * problem.lambda_max
     solution = solve(problem, lam, tol=1e-9, max_steps=max_steps)
@@ -40,7 +40,7 @@ def test_gap_is_honest_wherever_it_stops(name, seed, ratio, max_steps):
 
 
 @given(seed=seeds, ratio=ratios)
-def test_gap_bounds_the_distance_to_the_reference(seed, ratio):
+def test_gap_bounds_the_excess_over_the_reference(seed, ratio):
     problem = make_problem("mixed", seed, collinear=False)
     lam = ratio * problem.lambda_max
     coef, _ = reference.group_lasso_solve(
@@ -53,7 +53,7 @@ def test_gap_bounds_the_distance_to_the_reference(seed, ratio):
 
 
 @given(seed=seeds, factor=st.floats(1, 1e6))
-def test_zero_from_lambda_max_on_whatever_the_start(seed, factor):
+def test_solution_is_zero_from_lambda_max_on_for_any_start(seed, factor):
     problem = make_problem("mixed", seed)
     init = np.random.default_rng(seed).standard_normal(problem.design[:, 0].shape)
     lam = factor * problem.lambda_max * (1 + 1e-14)  # the reference's own round-off
@@ -62,7 +62,7 @@ def test_zero_from_lambda_max_on_whatever_the_start(seed, factor):
 
 
 @given(name=names, seed=seeds, ratio=ratios)
-def test_permuting_tasks_and_rows_permutes_the_answer(name, seed, ratio):
+def test_permuting_tasks_and_rows_permutes_the_solution(name, seed, ratio):
     problem = make_problem(name, seed)
     lam = ratio * problem.lambda_max
     rng = np.random.default_rng(seed)
@@ -75,7 +75,7 @@ def test_permuting_tasks_and_rows_permutes_the_answer(name, seed, ratio):
 
 
 @given(seed=seeds, ratio=ratios)
-def test_permuting_features_permutes_the_answer(seed, ratio):
+def test_permuting_features_permutes_the_solution(seed, ratio):
     problem = make_problem("single", seed, collinear=False)
     lam = ratio * problem.lambda_max
     order = np.random.default_rng(seed).permutation(problem.design.shape[2])
@@ -86,8 +86,8 @@ def test_permuting_features_permutes_the_answer(seed, ratio):
 
 
 @given(seed=seeds, ratio=ratios)
-def test_permuting_groups_permutes_the_answer(seed, ratio):
-    """The groups are static: one other order of features and of names, so that it compiles once."""
+def test_permuting_groups_permutes_the_solution(seed, ratio):
+    """Groups are static, so one permutation of features and group ids is used and it compiles once."""
     problem = make_problem("mixed", seed, collinear=False)
     lam = ratio * problem.lambda_max
     rng = np.random.default_rng(1)
@@ -101,8 +101,8 @@ def test_permuting_groups_permutes_the_answer(seed, ratio):
 
 
 @given(name=names, seed=seeds, ratio=ratios, power=st.integers(-20, 20))
-def test_scales(name, seed, ratio, power):
-    """Powers of two are exact: the same steps are taken, whatever the units of the data."""
+def test_scaling_data_by_powers_of_two_scales_the_solution(name, seed, ratio, power):
+    """Scaling by powers of two is exact, so the number of steps does not change."""
     problem, scale = make_problem(name, seed), 2.0**power
     lam = ratio * problem.lambda_max
     plain = solve(problem, lam, tol=1e-8)
@@ -115,7 +115,7 @@ def test_scales(name, seed, ratio, power):
 
 
 @given(name=st.sampled_from(["mixed", "wide"]), seed=seeds, ratio=ratios)
-def test_float32_follows_float64(name, seed, ratio):
+def test_float32_is_close_to_float64(name, seed, ratio):
     problem = make_problem(name, seed)
     lam = ratio * problem.lambda_max
     single = solve(problem.cast(np.float32), np.float32(lam), tol=1e-6, max_steps=10_000)
@@ -123,17 +123,17 @@ def test_float32_follows_float64(name, seed, ratio):
     assert {leaf.dtype for leaf in jax.tree.leaves(single)} == {np.dtype("float32"), np.dtype("int32")}
     assert single.status == Status.CONVERGED
     excess = problem.objective(single.coef, lam) - problem.objective(double.coef, lam)
-    # float32 stops at 32 units of rounding, 3.8e-6, which its own rounding may add a little to.
+    # float32 stops at a gap of 32 eps, 3.8e-6; its own rounding may add a little.
     assert -1e-12 * problem.at_zero <= excess <= 5e-6 * problem.at_zero
     distance = np.linalg.norm(problem.predictions(single.coef) - problem.predictions(double.coef))
     assert distance <= 3e-3 * np.linalg.norm(problem.targets[problem.mask])
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_float32_gap_is_honest_on_a_hard_problem(seed):
-    """Near copies in other groups, and a tolerance that cannot be met: the gap says what was reached.
+def test_float32_gap_bounds_the_excess_on_a_hard_problem(seed):
+    """Near copies of columns in other groups, and a tolerance that cannot be met: the gap is still a bound.
 
-    It counts as met where rounding ends what the gap can tell, and not before.
+    The status is CONVERGED only if the gap is at most 32 eps, below which it is dominated by rounding.
     """
     problem = make_problem("wide", seed, collinear=False)
     problem.design[:, :, 1::2] = problem.design[:, :, ::2] + 1e-4 * problem.design[:, :, 1::2]

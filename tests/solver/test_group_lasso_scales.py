@@ -1,6 +1,6 @@
-"""Data of any size, starts from anywhere, lam without bound: the answer of the same problem in other units.
+"""Data, starts and lam of any size: the solution equals that of the same problem in other units.
 
-One layout, so that everything of one dtype is compiled once.
+All tests use one layout, so that each dtype compiles once.
 """
 
 from functools import partial
@@ -28,7 +28,7 @@ several = jax.jit(jax.vmap(run))
 
 
 def arguments(dtype, seed=0, design=0, targets=0):
-    """A problem whose design is in units of 2**design and its targets of 2**targets, in exact arithmetic."""
+    """A problem with its design scaled exactly by 2**design and its targets by 2**targets."""
     problem = make_problem("mixed", seed)
     rng = np.random.default_rng(seed)
     init = 0.1 * rng.standard_normal(problem.design[:, 0].shape)
@@ -43,7 +43,7 @@ def arguments(dtype, seed=0, design=0, targets=0):
 
 
 def assert_rescaled(solution, plain, design, targets):
-    """Bit for bit the plain solution in other units; the gap is rounded up where it leaves the dtype."""
+    """Equal to the exactly rescaled plain solution; a gap outside the dtype's range is rounded up."""
     kind = np.finfo(plain.coef.dtype)
     equal(solution.coef, np.ldexp(plain.coef, targets - design))
     equal(solution.group_norms, np.ldexp(plain.group_norms, targets - design))
@@ -61,15 +61,15 @@ SCALES = {
 
 
 @pytest.mark.parametrize("dtype", SCALES)
-def test_bit_for_bit_the_same_in_other_units(dtype):
-    """Before there were units inside, these gave zeros and CONVERGED, or NaN."""
+def test_rescaled_problem_gives_exactly_the_rescaled_solution(dtype):
+    """Without internal scaling, these problems gave zeros and CONVERGED, or NaN."""
     for seed in range(3):
         plain = jitted(*arguments(dtype, seed))
         for design, targets in SCALES[dtype]:
             assert_rescaled(jitted(*arguments(dtype, seed, design, targets)), plain, design, targets)
 
 
-def test_the_units_of_a_batch_are_each_lanes_own():
+def test_each_batch_element_has_its_own_units():
     scales = [(0, 0), *SCALES[np.float32]]
     lanes = [arguments(np.float32, 0, *scale) for scale in scales]
     together = several(*(np.stack(field) for field in zip(*lanes, strict=True)))
@@ -78,7 +78,7 @@ def test_the_units_of_a_batch_are_each_lanes_own():
         assert_rescaled(jax.tree.map(lambda leaf, lane=lane: leaf[lane], together), plain, *scale)
 
 
-def test_garbage_in_absent_rows_does_not_set_the_units():
+def test_garbage_in_absent_rows_does_not_affect_the_units():
     design, targets, mask, lam, init = arguments(np.float32, 0, -100, -10)
     plain = jitted(design, targets, mask, lam, init)
     for garbage in (np.nan, np.inf, 3e38):
@@ -88,7 +88,7 @@ def test_garbage_in_absent_rows_does_not_set_the_units():
         assert solution.status == Status.CONVERGED
 
 
-def test_data_that_the_compiler_knows_are_scaled_as_well():
+def test_constant_data_under_jit_are_scaled():
     """XLA folds constants and reorders products of them."""
     design, targets, mask, lam, init = arguments(np.float32, 0, -90, -20)
     known = jax.jit(lambda lam: run(design, targets, mask, lam, init))(lam)
@@ -97,7 +97,7 @@ def test_data_that_the_compiler_knows_are_scaled_as_well():
 
 
 @pytest.mark.parametrize("design, targets", [(-100, 100), (100, -100), (-124, 5), (20, -110)])
-def test_a_solution_out_of_range_has_a_status_and_no_numbers(design, targets):
+def test_solution_out_of_range_has_a_status_and_nan(design, targets):
     *arrays, init = arguments(np.float32, 0, design, targets)
     solution = jitted(*arrays, np.zeros_like(init))
     assert solution.status == Status.OUT_OF_RANGE
@@ -106,8 +106,8 @@ def test_a_solution_out_of_range_has_a_status_and_no_numbers(design, targets):
     assert "float64" in Status.OUT_OF_RANGE.words
 
 
-def test_columns_too_unlike_for_the_dtype_are_not_called_converged():
-    """At zero the second column's gradient is 7e-26 > lam, its square nothing: no certificate in float32."""
+def test_columns_of_too_different_scales_are_out_of_range_in_float32():
+    """At zero the second column's gradient is 7e-26 > lam; its square underflows: no float32 gap."""
     design = np.array([[[1, 0], [0, 1e-25]]] * 2)
     targets, lam = np.array([[0, 1.0]] * 2), 1e-26
     single = group_lasso(design.astype(np.float32), targets.astype(np.float32), np.float32(lam), max_steps=20)
@@ -129,7 +129,7 @@ def test_lambda_max_in_any_units(dtype):
         largest = limit(*scaled[:2], mask=mask)
         with np.errstate(over="ignore"):
             equal(largest, np.maximum(np.ldexp(plain, sum(powers)), kind.tiny))
-        # Also where it was rounded up, the solution is zero from there on.
+        # The solution is zero from there on, also if lambda_max was rounded up.
         solution = jitted(*scaled[:3], largest, scaled[4])
         assert not np.any(solution.coef) and solution.status == Status.CONVERGED
 
@@ -175,7 +175,7 @@ def test_powers_of_two_are_exact(dtype):
     got = jax.jit(jax.vmap(times_power_of_two))(values, exponents.astype(np.int32))
     with np.errstate(over="ignore"):
         want = np.ldexp(values, exponents)
-    equal(got, np.where(want < kind.tiny, 0, want))  # XLA has no subnormal numbers
+    equal(got, np.where(want < kind.tiny, 0, want))  # XLA flushes subnormal numbers to zero
     for value, exponent in [
         (0, 0),
         (1, 0),
@@ -193,10 +193,10 @@ def test_powers_of_two_are_exact(dtype):
             assert np.abs(near).max() <= 8
 
 
-# -------------------------------------------------------------------------------------------------- the start
+# ------------------------------------------------------------------------------------------------------ start
 
 
-def test_a_far_start_never_ends_worse_than_zero():
+def test_distant_start_never_ends_worse_than_zero():
     rng = np.random.default_rng(0)
     for case in range(100):
         problem = make_problem("mixed", case)
@@ -207,7 +207,7 @@ def test_a_far_start_never_ends_worse_than_zero():
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 3e38])
-def test_a_start_that_is_no_number_counts_as_zero(bad):
+def test_non_finite_or_huge_start_counts_as_zero(bad):
     design, targets, mask, lam, init = arguments(np.float32)
     cold = jitted(design, targets, mask, lam, np.zeros_like(init))
     init[1, 3] = bad
@@ -216,11 +216,11 @@ def test_a_start_that_is_no_number_counts_as_zero(bad):
     assert warm.num_steps == cold.num_steps and warm.status == Status.CONVERGED
 
 
-# ---------------------------------------------------------------------------------------------------- the lam
+# -------------------------------------------------------------------------------------------------------- lam
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_an_infinite_lam_inside_jit_is_the_limit(dtype):
+def test_infinite_lam_inside_jit_gives_zero(dtype):
     design, targets, mask, _, init = arguments(dtype)
     solution = jitted(design, targets, mask, dtype(np.inf), init)
     assert solution.status == Status.CONVERGED and solution.gap == 0 and solution.num_steps == 0
@@ -242,17 +242,17 @@ UNFIT = [
 
 
 @pytest.mark.parametrize("change, message", UNFIT)
-def test_known_values_that_do_not_fit_the_dtype_are_refused(change, message):
+def test_concrete_values_outside_the_dtype_raise(change, message):
     with jax.enable_x64(False), pytest.raises(ValueError, match=message):
         group_lasso(**(SINGLE | change))
 
 
-def test_known_lams_and_hyper_parameters_that_do_not_fit_the_dtype_are_refused():
+def test_concrete_lams_and_hyperparameters_outside_the_dtype_raise():
     with jax.enable_x64(False):
         with pytest.raises(ValueError, match=r"`lams\[1\]` .* the smallest normal float32, but got 1e-39"):
             group_lasso_path(SINGLE["design"], SINGLE["targets"], [1.0, 1e-39])
         with pytest.raises(ValueError, match=r"`lam` .* the largest float32, but got 1e\+39"):
             MetaKGL(1e39, 0.1)
-        # Entries too small beside others are zero, as everywhere.
+        # Small entries become zero in `init`, and in `targets` that have larger entries too.
         group_lasso(**(SINGLE | dict(init=np.full((2, 4), 1e-60))), max_steps=0)
         group_lasso(**(SINGLE | dict(targets=np.full((2, 3), [1, 1, 1e-60]))), max_steps=0)

@@ -1,4 +1,4 @@
-"""The solver under `jit`, `vmap`, `scan` and `grad`, traced once, and lowered for every platform."""
+"""The solver under `jit`, `vmap`, `scan` and `grad`; trace counts; lowering for every platform."""
 
 import re
 from functools import partial
@@ -25,7 +25,7 @@ def run(design, targets, mask, lam, *, groups):
 
 
 def as_batch(design, targets, mask, lam, *, groups):
-    """What accelerators run: the inner solver as one batch, its lanes gathered as they finish."""
+    """The program for accelerators: the inner solver as one batch, compacted as its elements finish."""
     ids = None if groups is None else tuple(groups.tolist())
     data = ProblemData(design, targets, mask, lam)
     coef, gap, num_steps, status = _solve_one(
@@ -68,7 +68,7 @@ def test_vmap_equals_a_loop(name, fn):
 
 
 @pytest.mark.parametrize("fn", [run, as_batch], ids=["cpu", "accelerator"])
-def test_one_hard_problem_in_a_batch(fn):
+def test_batch_with_one_hard_problem_equals_single_solves(fn):
     problems = [make_problem("mixed", seed, collinear=False) for seed in range(64)]
     lams = np.array([0.5 * problem.lambda_max for problem in problems])
     lams[40] = 0.002 * problems[40].lambda_max
@@ -98,7 +98,7 @@ def test_a_sweep_traces_once(count_traces):
     assert counter.count == 1
 
 
-def test_numbers_do_not_retrace():
+def test_changed_numbers_do_not_retrace():
     problem = make_problem("mixed", 0)
     solve(problem, 0.1)
     before = _group_lasso._cache_size()
@@ -142,7 +142,7 @@ def test_gradients_equal_finite_differences(kind):
             np.testing.assert_allclose((grad * direction).sum(), slope, rtol=1e-5, atol=1e-7)
     assert not np.any(grads[0][~mask]) and not np.any(grads[1][~mask])
 
-    lams = lam * np.array([0.5, 1.0, 2.0, 10.0])  # the last one: zero, and so is its gradient
+    lams = lam * np.array([0.5, 1.0, 2.0, 10.0])  # at the last one, solution and gradient are zero
     batched = jax.jit(jax.vmap(gradient, (None, None, 0)))(design, targets, lams)
     for lane, one_lam in enumerate(lams):
         for got, want in zip(batched, gradient(design, targets, one_lam), strict=True):

@@ -1,4 +1,4 @@
-"""Sweeps to be run in processes of their own: `python sweep_jobs.py JOB ...`. Not a test by itself."""
+"""Sweeps that tests run in separate processes: `python sweep_jobs.py JOB ...`. Not a test by itself."""
 
 import errno
 import os
@@ -24,7 +24,7 @@ CHUNK = 9
 
 
 def quick(key, lam, omega):
-    """Compiles in a moment; products, sums and a scan, so that another batch may round in another way."""
+    """Compiles quickly; has products, sums and a scan, which another batch size may round differently."""
     matrix = jax.random.normal(key, (20, 20))
 
     def step(state, index):
@@ -37,7 +37,7 @@ def quick(key, lam, omega):
 
 
 def lifelong(key, lam, omega):
-    """The real thing, small: solver, posterior and policy."""
+    """A small lifelong run with solver, posterior and policy."""
     features = jlibo.Cosine(6)
     env_key, run_key = jax.random.split(key)
     env = jlibo.SyntheticEnv.draw(
@@ -54,15 +54,15 @@ def run_quick(**options):
 
 
 def on_devices(folder: Path) -> None:
-    """The same sweep on 1, 2 and 8 of 8 devices; and what is said when there are too few threads for them."""
+    """The same sweep on 1, 2 and 8 of 8 devices; then the warning and the error for too few threads."""
     assert len(jax.local_devices()) == 8
     for count in (1, 2, 8):
         chosen = run_quick(devices=count)
         assert chosen.attrs["chunk"] == 9
         chosen.save(folder / f"quick-{count}.npz")
         if count == 2:
-            continue  # it takes long to compile; the slow tests have it
-        # Seven points and seeds on eight devices of two lanes each: there is padding of both kinds.
+            continue  # slow to compile; covered by the slow tests
+        # 21 runs in chunks of two on eight devices: the last chunk and the last round of devices are padded.
         points = [{"lam": 0.1, "omega": 0.0}, {"lam": 0.4, "omega": 0.2}, {"lam": 0.3, "omega": 0.5}]
         result = jlibo.sweep(lifelong, points, num_seeds=7, chunk=2, devices=count, key=jax.random.key(1))
         result.save(folder / f"lifelong-{count}.npz")
@@ -76,7 +76,7 @@ def on_devices(folder: Path) -> None:
 
 
 def in_processes(folder: Path, index: str, count: str, port: str) -> None:
-    """One of `count` processes, or the only one: the same script."""
+    """Process `index` of `count`; one process runs the same script."""
     if int(count) > 1:
         address = f"127.0.0.1:{port}"
         jax.distributed.initialize(
@@ -86,18 +86,18 @@ def in_processes(folder: Path, index: str, count: str, port: str) -> None:
     without = run_quick(chunk=4)
     with_folder.save(folder / f"with-{count}-{index}.npz")
     without.save(folder / f"without-{count}-{index}.npz")
-    # What only the first process can see stops all of them, and none waits for ever.
+    # An error that only the first process detects is raised in all of them, so that none hangs.
     with pytest.raises(jlibo.sweeps.SweepFolderError, match="num_seeds was 11 and is 3 now"):
         run_quick(out=folder / "shared", num_seeds=3)
 
 
 def in_folder(folder: Path, pause: str = "0") -> None:
-    """A sweep of many chunks, with a rest after each so that there is time to be killed."""
+    """A sweep of many chunks, with a pause after each so that it can be killed in between."""
     run_quick(out=folder, chunk=1, progress=lambda share, words: time.sleep(float(pause)))
 
 
 def in_folder_killed(folder: Path, moment: str) -> None:
-    """A sweep whose process gets SIGKILL at the so-manieth call that changes the disk."""
+    """A sweep whose process gets SIGKILL at call number `moment` of those that change the disk."""
     import signal
 
     calls = 0
@@ -120,7 +120,7 @@ def in_folder_killed(folder: Path, moment: str) -> None:
 
 
 def on_full_disk(folder: Path, num_chunks: str, num_bytes: str) -> None:
-    """After so many chunks no file can get longer than so many bytes: the sweep ends in one error."""
+    """After `num_chunks` chunks, no file can exceed `num_bytes` bytes: the sweep raises one error."""
     import resource
 
     done = []
@@ -137,7 +137,7 @@ def on_full_disk(folder: Path, num_chunks: str, num_bytes: str) -> None:
 
 
 def on_dask(folder: Path, kill: str = "") -> None:
-    """On two workers, one of which is killed when the first chunk is back."""
+    """On two Dask workers; if `kill` is given, one is killed after the first chunk is received."""
     import signal
 
     from jlibo.sweeps.dask_cluster import local_client
@@ -160,7 +160,7 @@ def on_dask(folder: Path, kill: str = "") -> None:
 
 
 def on_lost_dask(folder: Path, address: str, scheduler: str) -> None:
-    """On a cluster of others, whose scheduler is killed when three chunks are back."""
+    """On an external Dask cluster whose scheduler is killed after three chunks are received."""
     import signal
 
     from jlibo.sweeps.dask_cluster import connect

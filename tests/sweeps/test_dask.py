@@ -1,4 +1,4 @@
-"""Dask: a local cluster is closed to everyone but its own client, and a cluster that is lost is one line."""
+"""Dask: a local cluster accepts only its own client, and a lost cluster gives a one-line error."""
 
 import json
 import os
@@ -56,7 +56,7 @@ def cluster():
         yield client
 
 
-def test_a_local_cluster_uses_tls_on_the_loopback_interface(cluster):
+def test_local_cluster_uses_tls_on_the_loopback_interface(cluster):
     info = cluster.scheduler_info(n_workers=-1)
     addresses = [info["address"], *info["workers"], *(one["nanny"] for one in info["workers"].values())]
     assert len(addresses) == 3
@@ -65,7 +65,7 @@ def test_a_local_cluster_uses_tls_on_the_loopback_interface(cluster):
 
 
 async def identity(address: str, connection_args: dict) -> dict:
-    """Connect to a member of a cluster, and ask who it is."""
+    """Connect to a member of a cluster and request its identity."""
     comm = await distributed.core.connect(address, timeout=5, **connection_args)
     try:
         return await distributed.core.send_recv(comm, op="identity")
@@ -73,8 +73,8 @@ async def identity(address: str, connection_args: dict) -> dict:
         comm.abort()
 
 
-def test_nobody_else_can_connect_to_scheduler_worker_or_nanny(cluster):
-    """Neither without TLS, nor with TLS and no key, nor with a key of one's own."""
+def test_other_clients_cannot_connect_to_scheduler_worker_or_nanny(cluster):
+    """Refused without TLS, with TLS but no key, and with a key of another client."""
     info = cluster.scheduler_info(n_workers=-1)
     no_key = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     no_key.check_hostname, no_key.verify_mode = False, ssl.CERT_NONE
@@ -87,7 +87,7 @@ def test_nobody_else_can_connect_to_scheduler_worker_or_nanny(cluster):
         for where, given in ((plain, {}), (address, stranger), (address, own | {"ssl_context": no_key})):
             with pytest.raises(OSError):  # noqa: PT011  (each fails in its own way)
                 cluster.sync(identity, where, given)
-    assert cluster.submit(sum, [3, 4]).result(timeout=60) == 7  # the cluster itself is unharmed
+    assert cluster.submit(sum, [3, 4]).result(timeout=60) == 7  # the cluster still works
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/net/tcp"), reason="needs /proc")
@@ -96,13 +96,13 @@ def test_no_dashboard_and_no_other_http_server_listens(cluster):
     members = [info["address"], *info["workers"], *(one["nanny"] for one in info["workers"].values())]
     expected = {("127.0.0.1", int(address.rsplit(":", 1)[1])) for address in members}
     workers = set(cluster.run(os.getpid).values())
-    # This process may listen for other tests; the worker's process is the cluster's alone.
+    # This process may listen for other tests; the worker's process belongs to the cluster only.
     assert listening(workers) <= expected
     assert not any(port == 8787 for _, port in listening({os.getpid()}))
     assert all(not one["services"] for one in (info, *info["workers"].values()))
 
 
-def test_without_credentials_there_is_no_local_cluster(monkeypatch, tmp_path, capsys):
+def test_local_cluster_is_not_started_without_credentials(monkeypatch, tmp_path, capsys):
     started = []
     monkeypatch.setattr(dask_cluster, "SpecCluster", lambda **_: started.append(1))
     (tmp_path / "config.toml").write_text(CONFIG)
@@ -123,7 +123,7 @@ def test_without_credentials_there_is_no_local_cluster(monkeypatch, tmp_path, ca
     assert not started
 
 
-def test_a_cluster_with_an_open_door_is_refused():
+def test_local_cluster_with_a_dashboard_is_refused():
     class Open:
         def scheduler_info(self, **_):
             return {"address": "tls://127.0.0.1:1", "services": {"dashboard": 8787}, "workers": {}}
@@ -143,7 +143,7 @@ def wait_for(condition, process=None, seconds=120):
 
 @pytest.fixture
 def processes():
-    """Processes that a test starts; none is left behind, whatever happens."""
+    """Processes that a test starts; they are killed when it ends."""
     started = []
     yield started
     for process in started:
@@ -153,7 +153,7 @@ def processes():
 
 @pytest.fixture
 def open_cluster(processes, tmp_path):
-    """A scheduler and a worker, each a process of its own: the scheduler, and its address."""
+    """A scheduler and a worker in separate processes: returns the scheduler and its address."""
     file = tmp_path / "scheduler.json"
     here = ["--scheduler-file", str(file), "--host", "127.0.0.1", "--no-dashboard"]
     for words in (["scheduler", "--port", "0"], ["worker", "--nthreads", "1", "--no-nanny"]):
@@ -165,7 +165,7 @@ def open_cluster(processes, tmp_path):
 
 
 class LostFuture:
-    """A future of a cluster that fails in one of the ways in which Dask reports it."""
+    """A future of a lost cluster, failing in one of the ways in which Dask reports it."""
 
     def __init__(self, status: str, error: BaseException | None = None):
         self.status, self.error = status, error
@@ -188,11 +188,11 @@ class LostFuture:
         (LostFuture("lost"), ClusterError, "a chunk was lost"),
         (LostFuture("finished", CommClosedError("gone")), ClusterError, "lost .CommClosedError"),
         (LostFuture("finished", TimeoutError()), ClusterError, "lost .TimeoutError"),
-        # What the user's function raises on a worker stays what it is.
+        # Errors of the user's function on a worker are raised unchanged.
         (LostFuture("error", FileNotFoundError("data.csv")), FileNotFoundError, "data.csv"),
     ],
 )
-def test_a_lost_cluster_is_one_error(future, kind, message, monkeypatch, tmp_path):
+def test_lost_cluster_raises_cluster_error(future, kind, message, monkeypatch, tmp_path):
     class Client:
         status = "closed"
 
@@ -211,7 +211,7 @@ def test_a_lost_cluster_is_one_error(future, kind, message, monkeypatch, tmp_pat
 
 
 @pytest.mark.slow
-def test_a_killed_scheduler_is_one_error_and_the_sweep_resumes(open_cluster, tmp_path):
+def test_killed_scheduler_raises_one_error_and_the_sweep_resumes(open_cluster, tmp_path):
     scheduler, address = open_cluster
     out = tmp_path / "out"
     job = [sys.executable, str(JOBS), "lost", str(out), address, str(scheduler.pid)]
@@ -224,7 +224,7 @@ def test_a_killed_scheduler_is_one_error_and_the_sweep_resumes(open_cluster, tmp
 
 
 @pytest.mark.slow
-def test_the_command_says_in_one_line_that_the_scheduler_is_gone(open_cluster, processes, tmp_path):
+def test_command_reports_a_lost_scheduler_in_one_line(open_cluster, processes, tmp_path):
     scheduler, address = open_cluster
     (tmp_path / "config.toml").write_text(CONFIG)
     out = tmp_path / "out"
@@ -247,7 +247,7 @@ def test_the_command_says_in_one_line_that_the_scheduler_is_gone(open_cluster, p
 
 
 def test_workers_do_not_receive_ctrl_c(cluster):
-    """The keys reach the whole process group; this process alone decides what to do."""
+    """Ctrl-C signals the whole process group; only the client's process should handle it."""
     pid = next(iter(cluster.run(os.getpid).values()))
     os.kill(pid, signal.SIGINT)
     assert cluster.submit(sum, [5, 6]).result(timeout=60) == 11
@@ -258,8 +258,8 @@ def test_workers_do_not_receive_ctrl_c(cluster):
 
 
 @pytest.mark.slow
-def test_ctrl_c_on_a_local_cluster_is_one_line(tmp_path):
-    """The keys reach the whole process group: client, nannies and workers."""
+def test_ctrl_c_on_a_local_cluster_prints_one_line(tmp_path):
+    """Ctrl-C signals the whole process group: client, nannies and workers."""
     (tmp_path / "config.toml").write_text(CONFIG)
     out = tmp_path / "out"
     arguments = [
@@ -272,7 +272,7 @@ def test_ctrl_c_on_a_local_cluster_is_one_line(tmp_path):
         "--workers",
         "2",
     ]
-    # The suite may have been started with the signal ignored, which processes inherit.
+    # The suite may have been started with SIGINT ignored, which child processes inherit.
     script = (
         "import signal, sys\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"

@@ -1,4 +1,4 @@
-"""Where a sweep runs makes no difference: devices, processes on the loopback interface, Dask's workers."""
+"""Results do not depend on the engine: devices, processes on the loopback interface, Dask workers."""
 
 import os
 import socket
@@ -24,7 +24,7 @@ def start(*arguments, **variables):
 
 
 def finish(*processes):
-    """Wait for all; none is left behind, whatever happens."""
+    """Wait for all processes; kill those that remain if one fails."""
     try:
         for process in processes:
             said, _ = process.communicate(timeout=280)
@@ -37,15 +37,17 @@ def finish(*processes):
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
-    """What one process with one device makes of each job."""
+    """Results of each job in one process with one device."""
     path = tmp_path_factory.mktemp("alone")
     finish(start("folder", path / "folder"), start("processes", path, 0, 1, 0))
     return path
 
 
 def test_one_two_and_eight_devices_give_the_same_results(tmp_path):
-    """For one device XLA simplifies `0.1 * (1.4 * x)` in another order than for several, so that a float may
-    differ in its last bit there; what was decided and selected does not."""
+    """Floats may differ in the last bit; actions and supports are equal.
+
+    For one device, XLA simplifies `0.1 * (1.4 * x)` in another order than for several.
+    """
     finish(start("devices", tmp_path, XLA_FLAGS="--xla_force_host_platform_device_count=8"))
     several = [(tmp_path / f"quick-{count}.npz").read_bytes() for count in (2, 8)]
     assert several[0] == several[1]
@@ -60,7 +62,7 @@ def test_one_two_and_eight_devices_give_the_same_results(tmp_path):
 
 
 def test_two_processes_give_the_same_bytes_as_one(alone, tmp_path):
-    """In a shared folder and without one: every process has the whole result."""
+    """With a shared folder and without one, every process has the whole result."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -72,7 +74,7 @@ def test_two_processes_give_the_same_bytes_as_one(alone, tmp_path):
             assert saved == (alone / f"{kind}-1-0.npz").read_bytes()
 
 
-def test_a_worker_is_killed_and_dask_ends_with_the_same_bytes(alone, tmp_path):
+def test_dask_gives_the_same_bytes_after_a_worker_is_killed(alone, tmp_path):
     pytest.importorskip("distributed")
     finish(start("dask", tmp_path / "dask", "kill"))
     assert contents(tmp_path / "dask") == contents(alone / "folder")
@@ -80,7 +82,7 @@ def test_a_worker_is_killed_and_dask_ends_with_the_same_bytes(alone, tmp_path):
 
 @pytest.fixture
 def order():
-    """What a client would send for the quick sweep, and what the sweep gives."""
+    """The order that a client would send for the quick sweep, and the result of that sweep."""
     pytest.importorskip("distributed")
     import jax
 
@@ -96,7 +98,7 @@ def order():
     ), sweep_jobs.run_quick(chunk=9)
 
 
-def test_a_worker_traces_once_and_computes_what_one_computes_here(order, monkeypatch):
+def test_worker_traces_once_and_equals_a_local_sweep(order, monkeypatch):
     import cloudpickle
 
     from jlibo.sweeps import dask_engine
@@ -106,7 +108,7 @@ def test_a_worker_traces_once_and_computes_what_one_computes_here(order, monkeyp
     trace = dask_engine.trace
     monkeypatch.setattr(dask_engine, "trace", lambda *args, **more: traced.append(1) or trace(*args, **more))
     sent = cloudpickle.dumps(order)
-    # In any order, and the last one is not full.
+    # Chunks in any order; the last one is not full.
     parts = {number: dask_engine.compute_chunk(sent, number) for number in (7, 0, 3, 1, 2, 6, 5, 4)}
     assert len(traced) == 1
     assert len(parts[7][0]) == 66 - 7 * 9
@@ -115,7 +117,7 @@ def test_a_worker_traces_once_and_computes_what_one_computes_here(order, monkeyp
         np.testing.assert_array_equal(order.plan.unfold(lanes), expected[name])
 
 
-def test_a_worker_that_would_compute_something_else_is_refused(order):
+def test_worker_with_other_versions_or_another_program_is_refused(order):
     import dataclasses
 
     import cloudpickle
@@ -146,7 +148,7 @@ omega = [0.1, 0.3]
 
 
 @pytest.mark.slow
-def test_the_command_writes_the_same_bytes_wherever_it_runs(tmp_path):
+def test_command_writes_the_same_bytes_on_every_engine(tmp_path):
     pytest.importorskip("distributed")
     (tmp_path / "config.toml").write_text(CONFIG)
     variants = {

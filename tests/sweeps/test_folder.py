@@ -1,4 +1,4 @@
-"""Sweeps on disk: killed, continued, refused, repaired; always with the bytes of one that was left alone."""
+"""Sweep folders: resumed, refused or repaired, with the same bytes as an uninterrupted sweep."""
 
 import json
 import os
@@ -40,7 +40,7 @@ def copy_of(whole: Path, path: Path) -> Path:
     return path
 
 
-def test_a_folder_has_chunks_and_a_result_that_loads(whole):
+def test_folder_has_chunks_and_a_loadable_result(whole):
     path, result = whole
     chunks = [f"chunks/{number:05d}.chunk" for number in range(8)]
     assert sorted(contents(path)) == sorted([".lock", "result.npz", "sweep.json", *chunks])
@@ -52,7 +52,7 @@ def test_a_folder_has_chunks_and_a_result_that_loads(whole):
     assert json.loads((path / "sweep.json").read_text())["chunk"] == CHUNK == result.attrs["chunk"]
 
 
-def test_a_finished_folder_computes_nothing_and_stays_as_it_is(whole, tmp_path, monkeypatch):
+def test_finished_folder_is_loaded_without_computation(whole, tmp_path, monkeypatch):
     path = copy_of(whole[0], tmp_path / "copy")
     monkeypatch.setattr("jlibo.sweeps.run.CompiledChunks", None)  # compiling raises an error
     again = run_quick(out=path)
@@ -60,7 +60,7 @@ def test_a_finished_folder_computes_nothing_and_stays_as_it_is(whole, tmp_path, 
     np.testing.assert_array_equal(again["curve"], whole[1]["curve"])
 
 
-def test_what_is_missing_is_computed_and_drafts_are_swept_away(whole, tmp_path):
+def test_missing_chunks_are_computed_and_drafts_removed(whole, tmp_path):
     path = copy_of(whole[0], tmp_path / "copy")
     for name in ("result.npz", "chunks/00000.chunk", "chunks/00003.chunk", "chunks/00007.chunk"):
         (path / name).unlink()
@@ -71,7 +71,7 @@ def test_what_is_missing_is_computed_and_drafts_are_swept_away(whole, tmp_path):
 
 
 @pytest.mark.parametrize("harm", ["flip", "cut", "empty", "swap", "foreign"])
-def test_a_corrupt_chunk_is_told_and_computed_anew(whole, tmp_path, harm):
+def test_corrupt_chunk_warns_and_is_recomputed(whole, tmp_path, harm):
     path = copy_of(whole[0], tmp_path / "copy")
     victim = path / "chunks" / "00002.chunk"
     data = victim.read_bytes()
@@ -81,7 +81,7 @@ def test_a_corrupt_chunk_is_told_and_computed_anew(whole, tmp_path, harm):
         data = data[:-10]
     elif harm == "empty":
         data = b""
-    elif harm == "swap":  # good in itself, but in the wrong place
+    elif harm == "swap":  # valid, but of another place
         data = (path / "chunks" / "00001.chunk").read_bytes()
     else:  # of another sweep
         other = folder.SweepFolder(tmp_path / "other", {"another": "sweep"})
@@ -94,7 +94,7 @@ def test_a_corrupt_chunk_is_told_and_computed_anew(whole, tmp_path, harm):
     assert contents(path) == contents(whole[0])
 
 
-def test_another_sweep_is_refused_in_words(whole, tmp_path, monkeypatch):
+def test_another_sweep_raises_and_names_the_difference(whole, tmp_path, monkeypatch):
     path = copy_of(whole[0], tmp_path / "copy")
     before = contents(path)
 
@@ -123,8 +123,8 @@ def test_another_sweep_is_refused_in_words(whole, tmp_path, monkeypatch):
     refused(r'versions.jlibo was "[0-9.]+" and is "99.0" now')
 
 
-def test_a_constant_in_the_function_counts(tmp_path):
-    """Large constants are not in the text of a program, but in a folder's identity all the same."""
+def test_constants_of_the_function_are_part_of_the_identity(tmp_path):
+    """Large constants are not in the text of a program, but are part of a folder's identity."""
 
     def with_table(table):
         return lambda key: (jax.random.uniform(key, (50,)) * table).sum()
@@ -137,7 +137,7 @@ def test_a_constant_in_the_function_counts(tmp_path):
         jlibo.sweep(with_table(changed), num_seeds=2, out=tmp_path / "a", key=jax.random.key(0))
 
 
-def test_folders_that_cannot_be_used(tmp_path, whole):
+def test_unusable_folders_raise(tmp_path, whole):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.tex").write_text("mine")
     with pytest.raises(SweepFolderError, match=r"is not empty \(it has 'thesis.tex'\)"):
@@ -153,8 +153,8 @@ def test_folders_that_cannot_be_used(tmp_path, whole):
         run_quick(out=tmp_path / "busy")
 
 
-def test_killed_after_a_chunk_and_started_again(tmp_path):
-    """In processes of their own, one of which gets SIGKILL in the middle."""
+def test_resume_after_sigkill_gives_the_same_bytes(tmp_path):
+    """Separate processes, one of which gets SIGKILL in the middle."""
     environment = os.environ | {"PYTHONHASHSEED": "random"}
 
     def start(path, pause):
@@ -176,7 +176,7 @@ def test_killed_after_a_chunk_and_started_again(tmp_path):
     for process in (alone, again):
         assert process.wait() == 0, process.communicate()[1]
     assert contents(tmp_path / "killed") == contents(tmp_path / "alone")
-    # What was there was kept, and not computed again.
+    # Finished chunks were kept and not recomputed.
     assert all((chunks / name).stat().st_mtime_ns == when for name, when in times.items())
 
 
@@ -196,7 +196,7 @@ NUM_KILLS = 20
 
 
 def check_kills(whole, path, moments):
-    """Killed at one of the calls that change the disk, and again at another; then left alone."""
+    """Kill a sweep at two of the calls that change the disk, one after the other; then let it finish."""
     environment = os.environ | {"JAX_ENABLE_X64": "1"}
     for first, second in moments:
         out = path / f"killed-{first}-{second}"
@@ -208,13 +208,13 @@ def check_kills(whole, path, moments):
         assert contents(out) == contents(whole), (first, second)
 
 
-def test_killed_at_calls_that_change_the_disk(whole, tmp_path):
+def test_resume_after_kills_at_calls_that_change_the_disk(whole, tmp_path):
     check_kills(whole[0], tmp_path, [(17, 4)])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
-def test_killed_at_many_calls_that_change_the_disk(whole, tmp_path, seed):
+def test_resume_after_kills_at_many_calls_that_change_the_disk(whole, tmp_path, seed):
     dice = random.Random(seed)
     check_kills(whole[0], tmp_path, [(dice.randrange(1, 40), dice.randrange(1, 6)) for _ in range(10)])
 
@@ -222,8 +222,8 @@ def test_killed_at_many_calls_that_change_the_disk(whole, tmp_path, seed):
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("seed", range(3))
-def test_killed_at_twenty_random_moments(tmp_path, seed):
-    """`jlibo sweep` under SIGKILL: wherever it hits, going on ends with the bytes of the run left alone."""
+def test_resume_after_twenty_kills_at_random_times(tmp_path, seed):
+    """`jlibo sweep` under SIGKILL: resuming gives the same bytes as an uninterrupted run."""
     config = tmp_path / "config.toml"
     config.write_text(CONFIG)
     environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache")}
@@ -247,13 +247,13 @@ def test_killed_at_twenty_random_moments(tmp_path, seed):
     while kills < NUM_KILLS:
         out = tmp_path / f"killed-{rounds}"
         rounds += 1
-        # Two or three kills in each folder, then an end.
+        # Two or three kills in each folder, then a run to the end.
         for _ in range(dice.choice((2, 3))):
             before = len(list(out.glob("chunks/*.chunk")))
             process = start(out)
-            if dice.random() < 0.4:  # at any moment of its life
+            if dice.random() < 0.4:  # at any time
                 time.sleep(dice.uniform(0, seconds))
-            else:  # while it writes
+            else:  # while it writes chunks
                 while len(list(out.glob("chunks/*.chunk"))) == before and process.poll() is None:
                     time.sleep(0.001)
                 time.sleep(dice.uniform(0, 0.3))
@@ -267,7 +267,7 @@ def test_killed_at_twenty_random_moments(tmp_path, seed):
     assert within >= 5, "the kills came too early or too late to say anything"
 
 
-def test_no_warning_without_a_reason(tmp_path):
+def test_clean_runs_do_not_warn(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         run_quick(out=tmp_path / "clean", num_seeds=1)

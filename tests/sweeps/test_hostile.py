@@ -1,4 +1,4 @@
-"""Folders that are damaged, foreign or full: one error in words, and nothing of the user's is touched."""
+"""Damaged, foreign or full folders: one readable error, and the user's files are not touched."""
 
 import copy
 import json
@@ -53,7 +53,7 @@ def snapshot(path: Path) -> dict:
 
 
 def refused(path: Path, match: str, **options) -> None:
-    """The sweep is refused in one printable line, and everything below `path`'s parent stays as it is."""
+    """Assert that the sweep raises one printable line and changes nothing below `path`'s parent."""
     before = snapshot(path.parent)
     with pytest.raises(SweepFolderError, match=match) as caught:
         run_quick(out=path, **options)
@@ -92,20 +92,20 @@ MANIFESTS = {
 
 
 @pytest.mark.parametrize("kind", MANIFESTS)
-def test_a_strange_manifest_is_one_line_and_stays(kind, copied):
+def test_invalid_manifest_raises_one_line_and_is_kept(kind, copied):
     content, message = MANIFESTS[kind]
     (copied / "sweep.json").write_bytes(content if isinstance(content, bytes) else content.encode())
     refused(copied, message)
 
 
-def test_a_manifest_that_is_too_large_is_not_parsed(copied, monkeypatch):
+def test_too_large_manifest_is_not_parsed(copied, monkeypatch):
     monkeypatch.setattr(folder, "_MAX_MANIFEST", 1000)
     manifest = copied / "sweep.json"
     manifest.write_text(manifest.read_text() + " " * 10_000)
     refused(copied, "it is too large")
 
 
-def test_a_huge_chunk_in_a_manifest_is_refused_before_it_is_compiled(copied, monkeypatch):
+def test_huge_chunk_in_a_manifest_raises_before_compilation(copied, monkeypatch):
     manifest = json.loads((copied / "sweep.json").read_text())
     (copied / "sweep.json").write_text(json.dumps(manifest | {"chunk": 2**31 - 1}))
     monkeypatch.setattr("jlibo.sweeps.run.CompiledChunks", None)
@@ -145,7 +145,7 @@ def mutated(text: str, dice: random.Random) -> bytes:
 
 
 def check_mutated_manifests(path: Path, seed: int, count: int) -> None:
-    """On the level of the folder, which is where a manifest is read."""
+    """Test the folder functions, which read the manifest."""
     text = (path / "sweep.json").read_text()
     identity = {name: value for name, value in json.loads(text).items() if name != "format_version"}
     dice, seen = random.Random(seed), []
@@ -164,13 +164,13 @@ def check_mutated_manifests(path: Path, seed: int, count: int) -> None:
     assert len(seen) > count // 2
 
 
-def test_damaged_manifests_are_refused_in_words(copied):
+def test_damaged_manifests_raise_printable_errors(copied):
     check_mutated_manifests(copied, seed=0, count=200)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1, 6))
-def test_many_damaged_manifests_are_refused_in_words(copied, seed):
+def test_many_damaged_manifests_raise_printable_errors(copied, seed):
     check_mutated_manifests(copied, seed, count=3000)
 
 
@@ -178,7 +178,7 @@ def test_many_damaged_manifests_are_refused_in_words(copied, seed):
 
 
 def replace_by(path: Path, kind: str, elsewhere: Path) -> None:
-    """Put something else where a file or folder of the sweep is."""
+    """Replace a file or folder of the sweep by an entry of another kind."""
     if path.is_dir():
         shutil.move(path, elsewhere)
     elif path.exists():
@@ -221,31 +221,31 @@ def replace_by(path: Path, kind: str, elsewhere: Path) -> None:
         (".lock", "pipe"),
     ],
 )
-def test_an_entry_of_another_kind_is_refused_and_stays(name, kind, copied, tmp_path):
+def test_entry_of_another_kind_raises_and_is_kept(name, kind, copied, tmp_path):
     replace_by(copied / name, kind, tmp_path / "elsewhere")
     refused(copied, rf"{name.split('/')[-1]}' should be a (file|folder) that a sweep wrote, but is a")
 
 
-def test_a_folder_that_is_not_a_sweeps_is_not_even_locked(tmp_path):
+def test_foreign_folder_is_not_locked(tmp_path):
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "\x1b[31mthesis\n.tex").write_text("mine")
     refused(tmp_path / "home", r"is not empty \(it has '\\x1b\[31mthesis\\n\.tex'\)")
 
 
-def test_a_draft_of_somebody_else_stays(tmp_path):
+def test_foreign_draft_is_kept(tmp_path):
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / ".draft-letter-abc").write_text("mine")
     refused(tmp_path / "home", "is not empty")
 
 
-def test_a_folder_named_like_a_draft_stays(copied):
+def test_folder_named_like_a_draft_is_kept(copied):
     (copied / "chunks" / ".draft-00001.chunk-abc").mkdir()
     run_quick(out=copied, chunk=CHUNK)
     assert (copied / "chunks" / ".draft-00001.chunk-abc").is_dir()
 
 
-def test_a_chunk_with_other_arrays_is_computed_anew(whole, copied):
-    """Checksum and identity fit, but the arrays do not: it was not written by a sweep."""
+def test_chunk_with_other_arrays_is_recomputed(whole, copied):
+    """Its checksum and identity are valid but its arrays are not: it was not written by a sweep."""
     manifest = json.loads((copied / "sweep.json").read_text())
     forged = folder.SweepFolder(copied, manifest)
     forged.write_chunk(3, {"best": np.zeros(2), "curve": np.zeros((1, 1))})
@@ -254,7 +254,7 @@ def test_a_chunk_with_other_arrays_is_computed_anew(whole, copied):
     assert contents(copied) == contents(whole)
 
 
-def test_a_chunk_that_unpacks_to_more_than_the_sweep_has_is_not_unpacked(whole, copied):
+def test_chunk_larger_than_the_sweep_is_not_unpacked(whole, copied):
     manifest = json.loads((copied / "sweep.json").read_text())
     forged = folder.SweepFolder(copied, manifest)
     forged.write_chunk(3, {"best": np.zeros(CHUNK, np.int64), "curve": np.zeros((CHUNK, 5 * 2**20))})
@@ -268,10 +268,8 @@ def test_a_chunk_that_unpacks_to_more_than_the_sweep_has_is_not_unpacked(whole, 
 
 
 @pytest.mark.parametrize(("num_chunks", "num_bytes"), [(0, 0), (1, 10), (3, 900), (8, 1500)])
-def test_a_full_disk_keeps_the_chunks_and_a_resume_ends_with_the_same_bytes(
-    whole, tmp_path, num_chunks, num_bytes
-):
-    """`RLIMIT_FSIZE` in a process of its own: at the start, in the middle, and at the result."""
+def test_full_disk_keeps_chunks_and_resume_gives_the_same_bytes(whole, tmp_path, num_chunks, num_bytes):
+    """`RLIMIT_FSIZE` in a separate process: at the start, in the middle, and when the result is written."""
     path = tmp_path / "sweep"
     command = [sys.executable, str(JOBS), "full", str(path), str(num_chunks), str(num_bytes)]
     environment = os.environ | {"JAX_ENABLE_X64": "1"}
@@ -288,7 +286,7 @@ def test_a_full_disk_keeps_the_chunks_and_a_resume_ends_with_the_same_bytes(
     assert all((path / name).stat().st_mtime_ns == when for name, when in times.items())
 
 
-def test_disk_errors_say_what_can_be_kept(copied, monkeypatch):
+def test_disk_error_says_that_finished_chunks_are_kept(copied, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
@@ -303,7 +301,7 @@ def test_disk_errors_say_what_can_be_kept(copied, monkeypatch):
     assert not list(copied.glob(".draft*"))
 
 
-def test_results_that_do_not_fit_into_memory_are_refused_before_anything_is_made(tmp_path, monkeypatch):
+def test_result_larger_than_memory_raises_before_the_folder_is_made(tmp_path, monkeypatch):
     monkeypatch.setattr("jlibo.sweeps.budget.free_host_memory", lambda: 2**30)
     with pytest.raises(
         BudgetError, match=r"the result, of 600,000,000 runs, needs at least .* and 1.0 GiB are"
@@ -312,7 +310,7 @@ def test_results_that_do_not_fit_into_memory_are_refused_before_anything_is_made
     assert not (tmp_path / "sweep").exists()
 
 
-def test_one_run_that_cannot_fit_is_refused_before_it_is_compiled(monkeypatch):
+def test_run_larger_than_memory_raises_before_compilation(monkeypatch):
     import jax
     import jax.numpy as jnp
 

@@ -1,4 +1,4 @@
-"""Arrays with named axes: choosing, averaging, files of equal bytes, xarray and pandas."""
+"""Arrays with named axes: selection, averages, reproducible files, xarray and pandas."""
 
 import io
 import sys
@@ -47,19 +47,19 @@ def test_arrays_axes_and_coordinates_by_name():
         result.coord("regret")
 
 
-def test_choosing_by_value_and_by_place():
+def test_sel_by_value_and_isel_by_index():
     result = make()
     one = result.sel(lam=0.5, seed=6)
     assert one.dims("regret") == ("step",) and one["count"].shape == ()
     equal(one["regret"], result["regret"][1, 2])
     assert "lam" not in one.coords and "group" in one.coords
-    # A value that went through single precision is found; a list keeps the axis, in its order.
+    # A value rounded to float32 is found; a list keeps the axis, in the order of the list.
     some = result.sel(lam=np.float32(0.1), seed=[6, 4])
     equal(some["regret"], result["regret"][0][[2, 0]])
     equal(some["count"], result["count"][[2, 0], 0])
     equal(some.coord("seed"), [6, 4])
     equal(result.sel(group="c")["support"], result["support"][..., 2])
-    # Along another axis: all that have the value.
+    # A coordinate of another name selects all entries with the value.
     equal(result.sel(omega=7.0)["regret"], result["regret"])
     equal(result.sel(omega=7.0, lam=0.1)["regret"], result["regret"][0])
     equal(result.isel(step=slice(1, 3))["regret"], result["regret"][..., 1:3])
@@ -91,13 +91,13 @@ def test_mean_and_standard_error():
         ({}, {"x": (("x", "y"), np.zeros((2, 2)))}, "coordinates with one axis"),
     ],
 )
-def test_names_that_do_not_fit_are_refused(arrays, coords, message):
+def test_inconsistent_names_or_sizes_raise(arrays, coords, message):
     make_all = lambda group: {name: Variable(*parts) for name, parts in group.items()}  # noqa: E731
     with pytest.raises(ValueError, match=message):
         Labelled(make_all(arrays), make_all(coords))
 
 
-def test_saved_and_loaded_it_is_the_same_and_equal_content_has_equal_bytes(tmp_path):
+def test_save_and_load_round_trip_and_equal_bytes_for_equal_content(tmp_path):
     result = make()
     path = result.save(tmp_path / "result.npz")
     loaded = Labelled.load(path)
@@ -115,7 +115,7 @@ def test_saved_and_loaded_it_is_the_same_and_equal_content_has_equal_bytes(tmp_p
         equal(archive["array/regret"], result["regret"])
 
 
-def test_bad_files_are_told(tmp_path):
+def test_bad_files_raise(tmp_path):
     path = make().save(tmp_path / "result.npz")
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
@@ -134,7 +134,7 @@ def test_bad_files_are_told(tmp_path):
         named_file.to_bytes({}, {"a": np.asarray([{}], object)})
 
 
-def test_a_write_that_fails_leaves_the_old_file(tmp_path):
+def test_failed_write_keeps_the_old_file(tmp_path):
     path = tmp_path / "file"
     path.write_text("old")
 
@@ -147,8 +147,8 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path):
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
 
 
-def test_ctrl_c_while_a_file_is_written_stays_ctrl_c(monkeypatch):
-    """`zipfile` cannot be closed in the middle of a member, and would say so instead."""
+def test_ctrl_c_during_a_write_raises_keyboard_interrupt(monkeypatch):
+    """Closing a `zipfile` in the middle of a member raises another error, which must not replace it."""
     begin, opened = zipfile.ZipFile.open, []
 
     def pressed(self, *args, **options):
@@ -160,7 +160,7 @@ def test_ctrl_c_while_a_file_is_written_stays_ctrl_c(monkeypatch):
         named_file.write_arrays(io.BytesIO(), {}, {"a": np.arange(1000.0)})
 
 
-def test_members_have_no_time_of_day(tmp_path):
+def test_archive_members_have_a_fixed_time(tmp_path):
     with zipfile.ZipFile(make().save(tmp_path / "result.npz")) as archive:
         assert {member.date_time for member in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
 
@@ -187,7 +187,7 @@ def test_to_dataframe():
         result.to_dataframe()
 
 
-def test_what_is_not_installed_is_named(monkeypatch):
+def test_missing_packages_are_named_in_the_error(monkeypatch):
     monkeypatch.setitem(sys.modules, "xarray", None)
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(ImportError, match=r"pip install 'jlibo\[xarray\]'"):

@@ -1,4 +1,4 @@
-"""Programs kept on disk: found again, made again when broken, and never mistaken for another."""
+"""Programs stored on disk: reused, rebuilt when broken, never confused, not used if others can write them."""
 
 import os
 import stat
@@ -40,7 +40,7 @@ def check(call):
     np.testing.assert_allclose(answer["sum"], [1, 2, 3])
 
 
-def test_without_a_folder_nothing_is_kept(tmp_path):
+def test_without_a_folder_nothing_is_stored(tmp_path):
     assert not jax.config.jax_compilation_cache_dir
     calls = []
     for _ in range(2):
@@ -48,7 +48,7 @@ def test_without_a_folder_nothing_is_kept(tmp_path):
     assert calls == ["a", "a"]
 
 
-def test_without_flatbuffers_nothing_is_kept_and_all_works(cache, monkeypatch):
+def test_without_flatbuffers_nothing_is_stored(cache, monkeypatch):
     calls = []
     monkeypatch.setattr(compiled.importlib.util, "find_spec", lambda name: None)
     for _ in range(2):
@@ -56,7 +56,7 @@ def test_without_flatbuffers_nothing_is_kept_and_all_works(cache, monkeypatch):
     assert calls == ["a", "a"] and not cache.exists()
 
 
-def test_a_program_is_traced_once_and_made_again_when_broken(cache):
+def test_program_is_traced_once_and_rebuilt_when_broken(cache):
     pytest.importorskip("flatbuffers")
     calls = []
     for _ in range(2):
@@ -70,7 +70,7 @@ def test_a_program_is_traced_once_and_made_again_when_broken(cache):
     assert calls == ["a", "b", "a"]
 
 
-def test_a_folder_that_cannot_be_written_is_no_obstacle(cache):
+def test_unwritable_folder_is_ignored(cache):
     pytest.importorskip("flatbuffers")
     cache.write_text("a file where the folder should be")
     check(double("a", []))
@@ -83,7 +83,7 @@ as_root = pytest.mark.skipif(getattr(os, "geteuid", lambda: 1)() != 0, reason="o
 
 
 def planted(cache) -> None:
-    """Replace the kept program by a valid one that answers something else, as an attacker would."""
+    """Replace the stored program by a valid one with other results, as an attacker would."""
     program = export.export(jax.jit(lambda x, rest: {"twice": 0 * x, "sum": 0 * rest[0]}))
     payload = b'{"about": ["a", 3]}\n' + bytes(program(np.zeros(3), [np.ones(3)]).serialize())
     (path,) = cache.iterdir()
@@ -94,7 +94,7 @@ def planted(cache) -> None:
 
 
 @posix
-def test_programs_are_the_users_alone_whatever_the_umask(cache):
+def test_stored_programs_are_private_under_any_umask(cache):
     pytest.importorskip("flatbuffers")
     before = os.umask(0)
     try:
@@ -107,7 +107,7 @@ def test_programs_are_the_users_alone_whatever_the_umask(cache):
 
 @posix
 @pytest.mark.parametrize("kind", ["writable folder", "writable root", "writable file", "link"])
-def test_what_others_could_have_written_is_not_used(cache, kind):
+def test_programs_that_others_could_have_written_are_not_used(cache, kind):
     pytest.importorskip("flatbuffers")
     check(double("a", []))
     planted(cache)
@@ -124,7 +124,7 @@ def test_what_others_could_have_written_is_not_used(cache, kind):
 
 @as_root
 @pytest.mark.parametrize("place", ["file", "folder", "root"])
-def test_what_belongs_to_others_is_not_used(cache, place):
+def test_programs_of_another_user_are_not_used(cache, place):
     pytest.importorskip("flatbuffers")
     check(double("a", []))
     planted(cache)
@@ -134,7 +134,7 @@ def test_what_belongs_to_others_is_not_used(cache, place):
         check(double("a", []))
 
 
-def test_a_program_under_the_name_of_another_is_not_used(cache):
+def test_program_under_the_name_of_another_is_not_used(cache):
     pytest.importorskip("flatbuffers")
     check(double("a", []))
     (path,) = cache.iterdir()
@@ -165,7 +165,7 @@ JAX_CACHE = (
 
 
 @posix
-def test_the_cache_folder_is_made_for_the_user_alone(user_cache):
+def test_cache_folder_is_private(user_cache):
     before = os.umask(0)
     try:
         assert compiled.keep_programs() == user_cache
@@ -184,7 +184,7 @@ def test_the_cache_folder_is_made_for_the_user_alone(user_cache):
 
 @posix
 @pytest.mark.parametrize("place", ["", "..", "traced"])
-def test_a_cache_folder_that_is_open_is_not_used_at_all(user_cache, place):
+def test_cache_folder_writable_by_others_is_not_used(user_cache, place):
     compiled.keep_programs()
     (user_cache / "traced").mkdir(exist_ok=True)
     (user_cache / place).chmod(0o777)
@@ -194,7 +194,7 @@ def test_a_cache_folder_that_is_open_is_not_used_at_all(user_cache, place):
 
 
 @posix
-def test_entries_of_jax_that_others_could_have_written_are_not_used(user_cache, tmp_path):
+def test_jax_cache_entries_that_others_could_have_written_are_not_used(user_cache, tmp_path):
     compiled.keep_programs()
     entry = user_cache / "entry-cache"
     entry.write_bytes(b"compiled")
@@ -215,14 +215,14 @@ def test_entries_of_jax_that_others_could_have_written_are_not_used(user_cache, 
         assert entry.exists()
 
 
-def test_without_a_home_nothing_is_kept(user_cache, monkeypatch):
+def test_without_a_home_directory_nothing_is_stored(user_cache, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", "relative/paths/do/not/count")
     monkeypatch.setattr(compiled.Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("no home")))
     with pytest.warns(compiled.ProgramCacheWarning, match="no home"):
         assert compiled.keep_programs() is None
 
 
-def test_the_name_depends_on_settings_and_sources(cache, monkeypatch):
+def test_file_name_depends_on_settings_and_versions(cache, monkeypatch):
     monkeypatch.setattr(compiled.importlib.util, "find_spec", lambda name: True)
     names = {compiled._path("a"), compiled._path("b")}
     with jax.enable_x64(False):
@@ -234,7 +234,7 @@ def test_the_name_depends_on_settings_and_sources(cache, monkeypatch):
     assert len(names) == 5 and None not in names
 
 
-def test_what_cannot_be_exported_still_runs(cache, monkeypatch):
+def test_program_that_cannot_be_exported_still_runs(cache, monkeypatch):
     monkeypatch.setattr(compiled.importlib.util, "find_spec", lambda name: True)
 
     def refuse(*_, **__):
@@ -252,14 +252,14 @@ def in_threads(fn, items, num_threads):
         assert stop.is_set()
 
 
-def test_threads_keep_the_precision_of_their_caller():
+def test_threads_use_the_x64_setting_of_their_caller():
     with jax.enable_x64(False):
         kinds = in_threads(lambda item: jnp.asarray(1.5).dtype.name, [0, 1, 2], 2)
     assert kinds == ["float32"] * 3
     assert in_threads(lambda item: jnp.asarray(1.5).dtype.name, [0, 1], 2) == ["float64"] * 2
 
 
-def test_an_error_in_a_thread_reaches_the_caller():
+def test_error_in_a_thread_is_raised_in_the_caller():
     def fail(item):
         raise RuntimeError(f"item {item}")
 

@@ -1,4 +1,4 @@
-"""The sweep itself: one trace, named axes, chunks, budgets of memory, progress; against runs one by one."""
+"""`sweep`: one trace, named axes, chunks, memory budgets and progress, compared with single runs."""
 
 import inspect
 
@@ -25,7 +25,7 @@ def swept():
     return run_quick()
 
 
-def test_every_run_is_the_function_at_its_point_and_seed(swept):
+def test_every_run_equals_the_function_at_its_point_and_seed(swept):
     assert swept.dims("curve") == ("lam", "omega", "seed", "step")
     assert swept["curve"].shape == (3, 2, NUM_SEEDS, 5) and swept["best"].shape == (3, 2, NUM_SEEDS)
     one_by_one = jax.jit(quick)
@@ -39,18 +39,18 @@ def test_every_run_is_the_function_at_its_point_and_seed(swept):
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 100])
-def test_any_chunk_gives_the_same_runs(swept, chunk):
+def test_results_do_not_depend_on_the_chunk(swept, chunk):
     """With a last chunk that is full, partly filled, or the only one and larger than the sweep."""
     other = run_quick(chunk=chunk)
     close(other["curve"], swept["curve"], rtol=1e-12, atol=1e-12)
     equal(other["best"], swept["best"])
 
 
-def test_the_function_is_traced_once(count_traces):
+def test_function_is_traced_once(count_traces):
     counted, counter = count_traces(quick)
     jlibo.sweep(counted, GRID, num_seeds=NUM_SEEDS, chunk=4, key=KEY)
     assert counter.count == 1
-    # Also when the chunk is chosen, and when the first choice does not fit.
+    # Also if the chunk is chosen automatically, and if the first choice does not fit.
     budget = jlibo.sweep(counted, GRID, num_seeds=NUM_SEEDS, key=KEY)
     assert counter.count == 2
     smaller = jlibo.sweep(counted, GRID, num_seeds=NUM_SEEDS, memory_budget=30_000, key=KEY)
@@ -59,7 +59,7 @@ def test_the_function_is_traced_once(count_traces):
     equal(smaller["best"], budget["best"])
 
 
-def test_a_list_of_points_first_seeds_and_no_points(swept):
+def test_list_of_points_first_seed_and_no_grid(swept):
     listed = jlibo.sweep(
         quick, [{"lam": 0.7, "omega": 0.0}, {"lam": 0.1, "omega": 1.0}], num_seeds=3, first_seed=4, key=KEY
     )
@@ -73,7 +73,7 @@ def test_a_list_of_points_first_seeds_and_no_points(swept):
     assert len(set(alone["value"].tolist())) == 4
 
 
-def test_numbers_of_every_kind_reach_the_function():
+def test_dtypes_of_grid_values():
     def run(whole, real, flag, *, key):
         assert (whole.dtype, real.dtype, flag.dtype) == (jnp.int64, jnp.float64, jnp.bool_)
         return jnp.where(flag, whole * real, -1.0)
@@ -85,7 +85,7 @@ def test_numbers_of_every_kind_reach_the_function():
     assert single["value"].dtype == np.float32 and single.coord("real").dtype == np.float64
 
 
-def test_a_lifelong_result_names_its_own_axes():
+def test_axes_of_a_lifelong_result_are_named():
     result = jlibo.sweep(lifelong, {"lam": [0.1, 0.6], "omega": [0.0]}, num_seeds=2, key=KEY)
     assert result.dims("regret") == result.dims("actions") == ("lam", "omega", "seed", "task", "step")
     assert result.dims("support") == ("lam", "omega", "seed", "task", "group")
@@ -97,7 +97,7 @@ def test_a_lifelong_result_names_its_own_axes():
         close(result.sel(lam=0.6, omega=0.0, seed=1)[name], getattr(alone, name), rtol=1e-6, atol=1e-9)
 
 
-def test_trees_keys_and_small_floats_become_named_arrays():
+def test_pytrees_keys_and_bfloat16_become_named_arrays():
     class Pair(eqx.Module):
         left: jax.Array
         right: list
@@ -113,7 +113,7 @@ def test_trees_keys_and_small_floats_become_named_arrays():
     equal(result["pair.right.1"][1], jax.random.key_data(jax.random.fold_in(KEY, 1)))
 
 
-def test_old_style_keys_do():
+def test_old_style_keys_are_accepted():
     new = jlibo.sweep(lambda key: jax.random.uniform(key), key=jax.random.key(5))
     old = jlibo.sweep(lambda key: jax.random.uniform(key), key=jax.random.PRNGKey(5))
     equal(new["value"], old["value"])
@@ -144,7 +144,7 @@ def test_old_style_keys_do():
         ({"coords": {"agent": [1, 2]}}, "along axes among step"),
     ],
 )
-def test_bad_arguments_are_told_before_anything_runs(options, message):
+def test_bad_arguments_raise(options, message):
     options = {"num_seeds": 1, "dims": {"curve": ("step",)}, "key": KEY} | options
     with pytest.raises(ValueError, match=message):
         jlibo.sweep(quick, options.pop("grid", GRID), **options)
@@ -153,7 +153,7 @@ def test_bad_arguments_are_told_before_anything_runs(options, message):
 # --- progress ---
 
 
-def test_progress_comes_from_within_chunks_and_changes_nothing(swept):
+def test_progress_within_chunks_leaves_results_unchanged(swept):
     told = []
     watched = run_quick(chunk=33, progress=lambda share, words: told.append((share, words)))
     shares = [share for share, _ in told]
@@ -163,7 +163,7 @@ def test_progress_comes_from_within_chunks_and_changes_nothing(swept):
     assert {words for _, words in told} == {"tracing", "compiling", "running"}
     silent = run_quick(chunk=33)
     for name in watched.names:
-        # A program with callbacks may be fused otherwise: the last bits of a float can differ.
+        # XLA may fuse a program with callbacks differently, so the last bits of a float can differ.
         is_float = watched[name].dtype.kind == "f"
         np.testing.assert_allclose(watched[name], silent[name], rtol=1e-11 if is_float else 0, atol=1e-12)
 
@@ -172,14 +172,14 @@ def operations(program):
     return str(jax.make_jaxpr(program.chunk_fn(2))(*program.arguments(2)))
 
 
-def test_without_a_bar_there_are_no_callbacks():
+def test_no_callbacks_without_progress():
     plan = points.as_points(GRID)
     assert "callback" not in operations(trace(quick, plan, KEY))
     meter = progress.Meter(lambda share, words: None)
     assert "callback" in operations(trace(quick, plan, KEY, meter=meter))
 
 
-def test_a_tick_whose_step_has_lanes_comes_once():
+def test_tick_with_a_batched_step_is_reported_once():
     told = []
 
     def run(key, lam):
@@ -195,7 +195,7 @@ def test_a_tick_whose_step_has_lanes_comes_once():
     assert sorted({*told}) == [0, 0.25, 0.5, 0.75, 1]
 
 
-def test_lifelong_runs_tick_by_tasks():
+def test_lifelong_runs_tick_once_per_task():
     assert task_ticks(3) is None
     told = []
     meter = progress.Meter(lambda share, _: told.append(share))
@@ -206,7 +206,7 @@ def test_lifelong_runs_tick_by_tasks():
     assert told == [0.25, 0.5]
 
 
-def test_a_bar_can_be_drawn_where_there_is_no_terminal(capsys):
+def test_progress_bar_works_without_a_terminal(capsys):
     run_quick(num_seeds=2, progress=True)
     assert "Traceback" not in capsys.readouterr().err
 
@@ -215,7 +215,7 @@ def test_a_bar_can_be_drawn_where_there_is_no_terminal(capsys):
 
 
 class FakeProgram:
-    """Needs 100 bytes and 10 for each lane."""
+    """A program that needs 100 bytes plus 10 for each run."""
 
     tried: list
 
@@ -227,7 +227,7 @@ class FakeProgram:
         return 100 + 10 * self.chunk
 
 
-def test_the_largest_chunk_that_fits():
+def test_fitting_chunk_stays_within_the_budget():
     for budget, wanted in [(10_000, 32), (300, 32), (150, 1000), (110, 7)]:
         tried = []
         found = memory.fitting(lambda chunk, tried=tried: FakeProgram(chunk, tried), wanted, budget)
@@ -238,14 +238,14 @@ def test_the_largest_chunk_that_fits():
         memory.fitting(lambda chunk: FakeProgram(chunk, []), 8, 109)
 
 
-def test_the_wanted_chunk_is_the_same_on_up_to_eight_devices():
+def test_wanted_chunk_is_the_same_on_up_to_eight_devices():
     device = jax.local_devices()[0]
     for lanes in (1, 2, 5, 66, 1000, 10_000):
         wanted = {memory.wanted_chunk(lanes, [device] * count) for count in (1, 2, 4, 8)}
         assert len(wanted) == 1 and 1 <= wanted.pop() <= min(lanes, memory.CPU_CHUNK)
 
 
-def test_a_container_limits_the_budget(tmp_path):
+def test_memory_limit_of_a_container_is_read(tmp_path):
     assert 0 < memory.free_of(jax.local_devices()) < 2**50
     (tmp_path / "memory.max").write_text("3000\n")
     (tmp_path / "memory.current").write_text("1000\n")
