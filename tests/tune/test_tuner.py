@@ -1,4 +1,4 @@
-"""The tuner and its tasks: ask and tell, what is stored, what is learned, and which input is rejected.
+"""The tuner and its tasks: ask and tell, what is stored, what is learned, importance and plots.
 
 All but a few tests have the same shapes of space, list and budget, so that they share compiled programs.
 """
@@ -15,39 +15,10 @@ from hypothesis import strategies as st
 
 import jlibo
 from jlibo import cli
-from jlibo.meta import AdaptiveMetaKGL
-from jlibo.tune import MemoryMismatch, TrialStateError, arrays, engine, modes
+from jlibo.tune import TrialStateError, arrays, engine
 from jlibo.tune import tuner as tuner_module
 from jlibo.tune.memory.memory import Memory
-from jlibo.tune.space.space import Categorical, Float, Int, SearchSpace
-
-SPACE = SearchSpace(alpha=Float(0, 1), beta=Float(1e-3, 1e3, log=True))
-POINTS = SPACE.sample_unit(40, rng=np.random.default_rng(0))
-CONFIGS = [SPACE.from_unit(point) for point in POINTS]
-BUDGET = 30
-
-
-def score(params, peak=1.0, height=1.0):
-    """Return a score with its maximum at beta = 10**peak, and a weak effect of alpha."""
-    return height * (1 - (np.log10(params["beta"]) - peak) ** 2 / 9 - 0.02 * (params["alpha"] - 0.5) ** 2)
-
-
-def teach(tuner, num_tasks=3, fn=score):
-    """Add past tasks that are similar but not equal."""
-    for number in range(num_tasks):
-        scores = [fn(params, 0.8 + 0.2 * number) for params in CONFIGS[:20]]
-        tuner.add_task(f"past {number}", CONFIGS[:20], scores)
-
-
-def play(task, num_trials, fn=score):
-    """Ask and tell; return the suggested parameters."""
-    asked = []
-    for _ in range(num_trials):
-        trial = task.ask()
-        asked.append(trial.params)
-        task.tell(trial, fn(trial.params))
-    return asked
-
+from tests.tune.problem import BUDGET, CONFIGS, SPACE, play, score, teach
 
 # --- the loop -----------------------------------------------------------------------------------------------
 
@@ -285,24 +256,7 @@ def test_all_trials_may_fail():
     assert len({tuple(trial.params.values()) for trial in task.trials}) == 12
 
 
-# --- finite spaces ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("mode", modes.MODES)
-def test_finite_space_is_exhausted_before_repeats(mode):
-    space = SearchSpace(depth=Int(1, 3), kind=Categorical(["a", "b"]))
-    tuner = jlibo.Tuner(space, mode=mode)
-    with tuner.task("new", budget=9) as task:
-        for trial in task:
-            bad = trial.params == {"depth": 2, "kind": "b"}
-            task.tell(trial, math.nan if bad else trial.params["depth"])
-    keys = [tuple(trial.params.values()) for trial in task.trials]
-    assert len(set(keys[:6])) == 6 and len(keys) == 9
-    assert (2, "b") not in keys[6:]
-    everything_fails = jlibo.Tuner(space, mode=mode).task("bad", budget=9)
-    for trial in everything_fails:
-        everything_fails.fail(trial)
-    assert len(everything_fails.trials) == 9
+# --- listed candidates, and invalid use ---------------------------------------------------------------------
 
 
 def test_only_listed_candidates_are_suggested():
@@ -310,65 +264,6 @@ def test_only_listed_candidates_are_suggested():
     asked = play(tuner.task("new", budget=BUDGET), 20)
     assert all(any(params == one for one in CONFIGS) for params in asked)
     assert len({tuple(params.values()) for params in asked}) == 20
-
-
-# --- added tasks --------------------------------------------------------------------------------------------
-
-
-def test_added_task_is_not_forced_exploration():
-    tuner = jlibo.Tuner(SPACE)
-    tuner.add_task("elsewhere", CONFIGS[:4], [1.0, None, math.nan, 2])
-    (task,), trials = tuner.memory.snapshot()
-    assert task.source == "added"
-    assert [trial.score for trial in trials] == [1.0, None, None, 2.0]
-    assert not any(trial.explored for trial in trials)
-    assert tuner.task("elsewhere").best.params == CONFIGS[3]
-    with pytest.raises(ValueError, match=r"`name` .* not in the memory yet, but got 'elsewhere'"):
-        tuner.add_task("elsewhere", CONFIGS[:1], [1.0])
-    with pytest.raises(ValueError, match=r"`scores` .* one for each of the 2 configs"):
-        tuner.add_task("short", CONFIGS[:2], [1.0])
-    with pytest.raises(ValueError, match="params"):
-        tuner.add_task("bad", [CONFIGS[0], {"alpha": 0.5}], [1.0, 2.0])
-    assert [task.name for task in tuner.memory.tasks()] == ["elsewhere"]  # nothing is added on an error
-
-
-# --- invalid input ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"space": {"alpha": Float(0, 1)}}, "`space` should be a SearchSpace, but got dict"),
-        ({"mode": "fast"}, "`mode` should be 'adaptive' or 'paper', but got 'fast'"),
-        ({"seed": -1}, "`seed` should be a whole number"),
-        ({"seed": 0.5}, "`seed` should be a whole number"),
-        ({"maximise": "min"}, "`maximise` should be True or False, but got 'min'"),
-        ({"candidates": []}, "`candidates` should be at least one configuration"),
-        ({"candidates": [{"alpha": 0.5, "beta": -1}]}, r"params\['beta'\]"),
-        ({"sizes": {"num_basis": 0}}, "`num_basis`"),
-    ],
-)
-def test_invalid_arguments_raise(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        jlibo.Tuner(**({"space": SPACE} | arguments))
-
-
-def test_memory_of_another_problem_raises(tmp_path):
-    path = tmp_path / "memory.db"
-    jlibo.Tuner(SPACE, memory=path, maximise=False).close()
-    other = SearchSpace(alpha=Float(0, 2), beta=Float(1e-3, 1e3, log=True))
-    with pytest.raises(MemoryMismatch, match=r"'alpha': Float\(0, 2\) asked for, Float\(0, 1\) in"):
-        jlibo.Tuner(other, memory=path, maximise=False)
-    with pytest.raises(MemoryMismatch, match="'maximise' is asked for, 'minimise' is in the memory"):
-        jlibo.Tuner(SPACE, memory=path)
-    with Memory.open_existing(path) as memory:
-        with pytest.raises(ValueError, match=r"`memory` should be .* 'alpha'"):
-            jlibo.Tuner(other, memory=memory)
-        with pytest.raises(ValueError, match="'maximise' is asked for"):
-            jlibo.Tuner(SPACE, memory=memory, maximise=True)
-        with jlibo.Tuner(SPACE, memory=memory) as tuner:
-            assert tuner.maximise is False
-        assert memory.tasks() == []  # a memory that was passed open stays open
 
 
 def test_invalid_use_of_a_task_raises():
@@ -445,25 +340,7 @@ def test_plots_show_importance_and_progress():
     assert [bar.get_width() for bar in ax.patches] == pytest.approx(list(importance.values())[::-1])
 
 
-# --- compilation and seeds ----------------------------------------------------------------------------------
-
-
-def test_nothing_is_recompiled_until_a_padding_is_full(monkeypatch, count_traces):
-    suggest, suggestions = count_traces(engine.suggest)
-    history, fits = count_traces(engine._history)  # called by `learn`
-    monkeypatch.setattr(engine, "suggest", suggest)
-    monkeypatch.setattr(engine, "_history", history)
-    learner = AdaptiveMetaKGL(select=False, num_steps=3)  # not used by other tests, so not compiled yet
-    tuner = jlibo.Tuner(SPACE, learner=learner, sizes={"num_basis": 2, "num_pair_basis": 1})
-    for number in range(3):
-        play(tuner.task(f"task {number}", budget=40), 40 if number < 2 else 3)
-    # 40 trials exceed the smallest padding: a task is padded to its budget from the first trial on.
-    assert (suggestions.count, fits.count) == (1, 1)
-    teach(tuner, 5)
-    play(tuner.task("ninth", budget=64), 2)
-    assert (suggestions.count, fits.count) == (1, 1)
-    play(tuner.task("tenth", budget=65), 1)  # more than eight past tasks, and more than 64 trials
-    assert (suggestions.count, fits.count) == (2, 2)
+# --- seeds --------------------------------------------------------------------------------------------------
 
 
 @given(seed=st.integers(0, 2**63 - 1))
