@@ -21,8 +21,8 @@ import jlibo
 from jlibo import Cosine, Prior
 from jlibo.belief import posterior as gp
 from tests.contracts.table import POLICIES
-from tests.features.test_features import CASES as MAPS
-from tests.features.test_features import points_of
+from tests.features.maps import CASES as MAPS
+from tests.features.maps import points_of
 
 COSINE = Cosine(6)
 

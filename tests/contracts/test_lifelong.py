@@ -29,7 +29,7 @@ from tests.contracts.table import (
     OneOf,
     concrete_classes,
 )
-from tests.features.test_features import CASES as MAPS
+from tests.features.maps import CASES as MAPS
 
 # The programs run briefly: with less optimisation they compile in half the time.
 quick_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})

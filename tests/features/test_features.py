@@ -1,6 +1,4 @@
-"""Feature maps: values against independent formulas, and one contract for every map."""
-
-import re
+"""Feature maps: values against independent formulas, orders, names, bounds, and bad input."""
 
 import equinox as eqx
 import jax
@@ -10,7 +8,6 @@ import pytest
 from scipy.special import eval_legendre, roots_legendre
 
 from jlibo.features import (
-    AbstractFeatures,
     Concatenate,
     Cosine,
     Fourier,
@@ -18,7 +15,6 @@ from jlibo.features import (
     Legendre,
     Polynomial,
     Scaled,
-    Unpenalised,
     box_grid,
     check_bounded,
     max_kernel_diagonal,
@@ -26,150 +22,7 @@ from jlibo.features import (
     sample_box,
 )
 from jlibo.groups import validate_groups
-from jlibo.tune import Categorical, Float, SearchSpace
-
-
-def steep(point):
-    """A user's map that breaks the bound: group 0 up to 1, group 1 up to 9 + 4 at the corner (1, 2)."""
-    return jnp.stack([jnp.cos(point[0]), 3 * point[0], point[1]])
-
-
-class Network(eqx.Module):
-    weights: jax.Array
-    activation: object = jnp.tanh
-
-    def __call__(self, point):
-        return self.activation(self.weights.astype(point.dtype) @ point) / 2
-
-
-BOX = dict(lower=(-1.0, 0.5), upper=(2.0, 0.75))
-CASES = {
-    "cosine": lambda: Cosine(12),
-    "cosine_2d": lambda: Cosine(11, dim=2, constant=True, **BOX),
-    "cosine_grid": lambda: Cosine.grid(3, dim=2, **BOX),
-    "legendre": lambda: Legendre(9),
-    "legendre_2d": lambda: Legendre(8, dim=2, constant=True, **BOX),
-    "legendre_constant": lambda: Legendre(1, constant=True),
-    "fourier": lambda: Fourier(4, lower=2.0, upper=5.0),
-    "fourier_2d": lambda: Fourier(7, dim=2, constant=True, **BOX),
-    "polynomial": lambda: Polynomial(4, dim=3, constant=True),
-    "polynomial_variables": lambda: Polynomial(4, dim=3, max_interaction=2, group_by="variables"),
-    "concatenate": lambda: Concatenate(Cosine(3, dim=2, **BOX), Fourier(2, dim=2, **BOX)),
-    "scaled": lambda: Scaled(Fourier(2, dim=2, **BOX), np.array([0.5, -1.0])),
-    "unpenalised": lambda: Unpenalised(Fourier(2, dim=2, constant=True, **BOX), ["constant"]),
-    "function": lambda: FunctionFeatures(steep, groups=[0, 1, 1], lower=(0, 0), upper=(1, 2)),
-    "search_space": lambda: SearchSpace(
-        a=Float(1e-3, 1, log=True), b=Categorical(["x", "y", "z"])
-    ).features(),
-    "network": lambda: FunctionFeatures(Network(jnp.eye(2)), groups=[0, 1], **BOX),
-}
-every_map = pytest.mark.parametrize("make", CASES.values(), ids=CASES.keys())
-
-
-def points_of(features, num_points=7, seed=0):
-    """Random points of the box and its lower and upper corners, as float64 NumPy arrays."""
-    inner = np.random.default_rng(seed).uniform(features.lower, features.upper, (num_points, features.dim))
-    return np.concatenate([inner, [features.lower, features.upper]])
-
-
-# --- one contract for every map ---
-
-
-@every_map
-def test_contract(make):
-    features = make()
-    assert isinstance(features, AbstractFeatures)
-    assert features.dim == len(features.lower) == len(features.upper)
-    assert features.num_features == len(features.groups) == sum(features.group_sizes)
-    assert features.num_groups == len(features.names) == len(features.group_sizes) == max(features.groups) + 1
-    assert validate_groups("groups", features.groups, features.num_features) == features.groups
-    assert features.group_ids.dtype == jnp.int32
-    assert tuple(features.group_ids.tolist()) == features.groups
-    assert len(set(features.names)) == features.num_groups
-    assert set(features.free_groups) < set(range(features.num_groups))
-
-
-@every_map
-def test_batches_jit_vmap_and_dtype(make, strict_promotion):
-    features = make()
-    for enable, dtype in ((False, np.float32), (True, np.float32), (True, np.float64)):
-        with jax.enable_x64(enable):
-            points = points_of(features).astype(dtype)
-            values = np.asarray(features(points))
-            assert values.shape == (9, features.num_features) and values.dtype == dtype
-            assert np.isfinite(values).all()
-    with jax.enable_x64(True):
-        close = dict(rtol=0, atol=1e-13)
-        np.testing.assert_allclose(jax.jit(lambda f, x: f(x))(features, points), values, **close)
-        np.testing.assert_allclose(jax.vmap(features)(points), values, **close)
-        np.testing.assert_allclose(features(points[0]), values[0], **close)
-        np.testing.assert_allclose(features(points.reshape(3, 3, -1))[2, 1], values[7], **close)
-        assert features(points[:0]).shape == (0, features.num_features)
-        alone = eqx.filter_jit(lambda f, x: f.evaluate(x))(features, jnp.asarray(points[3]))
-        np.testing.assert_allclose(alone, values[3], **close)
-
-
-@every_map
-def test_equal_maps_are_traced_once(make):
-    traces = []
-
-    @jax.jit
-    def evaluate(features, points):
-        traces.append(1)
-        return features(points)
-
-    points = points_of(make())
-    evaluate(make(), points)
-    evaluate(make(), points[::-1].copy())
-    assert len(traces) == 1
-
-
-@every_map
-def test_gradient_equals_finite_differences_inside_and_on_the_boundary(make):
-    features = make()
-    with jax.enable_x64(True):
-        jacobian_of = jax.jit(jax.jacobian(features))
-        width = np.subtract(features.upper, features.lower)
-        centre = np.asarray(features.lower) + width / 2
-        for point in [centre, *points_of(features, num_points=2)]:
-            inward = np.where(point > centre, -1.0, 1.0)
-            jacobian = np.asarray(jacobian_of(jnp.asarray(point)))
-            assert np.isfinite(jacobian).all()
-            for k in range(features.dim):
-                step = 1e-4 * width[k] * inward[k] * np.eye(features.dim)[k]
-                # Second-order one-sided differences never leave the box.
-                at = [features(np.clip(point + t * step, features.lower, features.upper)) for t in (0, 1, 2)]
-                slope = (-3 * at[0] + 4 * at[1] - at[2]) / (2 * step[k])
-                np.testing.assert_allclose(jacobian[:, k], slope, rtol=1e-3, atol=1e-3 / width[k])
-
-
-@every_map
-def test_points_outside_the_box_raise_or_give_nan(make):
-    features = make()
-    inside = points_of(features)
-    outside = inside.copy()
-    outside[4, -1] = features.upper[-1] + 0.01
-    with pytest.raises(ValueError, match=r"`points` should be finite and in the box \[.*at \[4\]"):
-        features(outside)
-    with pytest.raises(ValueError, match=re.escape(f"in the box [{features.lower[0]}, {features.upper[0]}]")):
-        features(np.full(features.dim, np.nan))
-    jitted = eqx.filter_jit(lambda x: features(x))
-    values = np.asarray(jitted(jnp.asarray(outside)))
-    assert np.isnan(values[4]).all()
-    np.testing.assert_allclose(np.delete(values, 4, 0), features(np.delete(inside, 4, 0)), atol=1e-5)
-    gradient = np.asarray(jax.jit(jax.grad(lambda x: jnp.sum(features(x))))(jnp.asarray(outside)))
-    varies = features.names != ("constant",)
-    assert np.isnan(gradient[4]).any() == varies and np.isfinite(np.delete(gradient, 4, 0)).all()
-    assert np.isnan(jitted(jnp.full(features.dim, jnp.inf))).all()
-
-
-@pytest.mark.parametrize("name", [name for name in CASES if name != "function"])
-def test_built_in_kernels_are_bounded(name):
-    features = CASES[name]()
-    check_bounded(features, num_points=500, key=jax.random.key(0))
-    if name != "scaled":
-        assert (normalise(features, num_points=500, key=jax.random.key(0)).scales == 1).all()
-
+from tests.features.maps import BOX, CASES, Network, steep
 
 # --- values, orders and names ---
 
