@@ -43,9 +43,7 @@ from jlibo.plot.curves import MAX_POINTS as MAX_POINTS
 from jlibo.plot.curves import plot_exploration_cost as plot_exploration_cost
 from jlibo.plot.curves import plot_lifelong_regret as plot_lifelong_regret
 from jlibo.plot.curves import plot_offline_regret as plot_offline_regret
-from jlibo.plot.curves import plot_recovery as plot_recovery
 from jlibo.plot.curves import plot_simple_regret as plot_simple_regret
-from jlibo.plot.curves import plot_support_size as plot_support_size
 from jlibo.plot.curves import plot_task_curves as plot_task_curves
 from jlibo.plot.curves import plot_task_regret as plot_task_regret
 from jlibo.plot.figures import figure_lifelong as figure_lifelong
@@ -59,6 +57,8 @@ from jlibo.plot.style import NAIVE as NAIVE
 from jlibo.plot.style import ORACLE as ORACLE
 from jlibo.plot.style import NotebookFigure as NotebookFigure
 from jlibo.plot.style import display_name as display_name
+from jlibo.plot.support import plot_recovery as plot_recovery
 from jlibo.plot.support import plot_support as plot_support
+from jlibo.plot.support import plot_support_size as plot_support_size
 from jlibo.plot.tuning import plot_importance as plot_importance
 from jlibo.plot.tuning import plot_progress as plot_progress

@@ -1,11 +1,11 @@
-"""Line and bar plots of regret, recovery and the number of kernels in use."""
+"""Line and bar plots of regret."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import equinox as eqx
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.collections import LineCollection
@@ -16,7 +16,8 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 from jlibo.checks import fail
 from jlibo.lifelong import metrics
 from jlibo.lifelong.play import LifelongResult
-from jlibo.plot.results import Results, read_agents, read_offline, read_truth, with_seeds
+from jlibo.plot.lines import draw_line, draw_offline_lines, draw_task_line
+from jlibo.plot.results import Results, read_agents, read_offline, with_seeds
 from jlibo.plot.style import (
     GREY,
     agent_colours,
@@ -26,7 +27,6 @@ from jlibo.plot.style import (
     mix,
     own_axes,
     shades,
-    whole_numbers,
 )
 
 MAX_POINTS = 1000
@@ -63,7 +63,7 @@ def plot_lifelong_regret(results: Results, ax: Axes | None = None) -> Axes:
         regret = with_seeds("results", metrics.lifelong_regret(result), 1)
         num_tasks, horizon = result.regret.shape[-2:]
         shown = _shown_steps(num_tasks, horizon)
-        _line(ax, shown + 1, regret[:, shown], name, agents)
+        draw_line(ax, shown + 1, regret[:, shown], name, agents)
         most_tasks, most_steps = max(most_tasks, num_tasks), max(most_steps, regret.shape[1])
     starts = horizon * np.arange(most_tasks)
     segments = [np.asarray([(start, 0), (start, 1)]) for start in starts]
@@ -106,7 +106,7 @@ def plot_task_regret(results: Results, ax: Axes | None = None) -> Axes:
     """
     agents, ax = read_agents(results), own_axes(ax)
     for name, result in agents.items():
-        _task_line(ax, metrics.task_regret(result), name, agents)
+        draw_task_line(ax, metrics.task_regret(result), name, agents)
     ax.set_ylim(bottom=0)
     return finish(ax, agents, "task", "regret of the task")
 
@@ -185,7 +185,7 @@ def plot_simple_regret(results: Results, ax: Axes | None = None, *, tasks: slice
     lowest = np.inf
     for name, result in agents.items():
         regret = with_seeds("results", metrics.simple_regret(result), 2)[:, tasks].mean(1)
-        _line(ax, np.arange(1, regret.shape[-1] + 1), regret, name, agents)
+        draw_line(ax, np.arange(1, regret.shape[-1] + 1), regret, name, agents)
         mean = regret.mean(0)
         lowest = min(lowest, mean[mean > 0].min(initial=np.inf))
     finish(ax, agents, "step within a task", "regret of the best so far")
@@ -198,86 +198,6 @@ def plot_simple_regret(results: Results, ax: Axes | None = None, *, tasks: slice
         ax.set_yscale("log")
         ax.set_ylim(bottom=lowest / 1.5)
     return ax
-
-
-def plot_recovery(
-    results: Results, true_support: Bool[Array, "*seeds groups"], ax: Axes | None = None
-) -> Axes:
-    """Plot the share of seeds whose selection after each task is exactly the true support.
-
-    **Arguments:**
-
-    - `results`: results by agent's name, or one result; see `jlibo.plot`.
-    - `true_support`: booleans `[groups]`, or `[seeds, groups]` if it differs by seed.
-    - `ax`: Axes to draw on; by default a new figure.
-
-    **Returns:** the Axes.
-
-    **Raises:** `ValueError` if `results` is not valid, or `true_support` is not boolean or has a wrong shape.
-
-    ```python
-    import jax
-
-    import jlibo
-
-    features, key = jlibo.Cosine(num_features=10), jax.random.key(0)
-    env = jlibo.SyntheticEnv.draw(features, support_size=2, key=key)
-    policy, libo = jlibo.GPUCB(nu=10.0, noise_std=0.1), jlibo.MetaKGL(lam=0.1, omega=0.25)
-    result = jlibo.run_lifelong(env, features, policy, libo, num_tasks=3, horizon=16, key=key)
-    ax = jlibo.plot.plot_recovery({"libo": result}, env.support)
-    ```
-    """
-    agents = read_agents(results)
-    hits = {}
-    for name, result in agents.items():
-        support = with_seeds("results", result.support, 2)
-        truth = read_truth(true_support, support.shape[0], support.shape[-1])
-        hits[name] = (support == truth[:, None, :]).all(-1).astype(float)
-    ax = own_axes(ax)
-    for name, values in hits.items():
-        _task_line(ax, values, name, agents)
-    ax.set_ylim(-0.03, 1.03)
-    return finish(ax, agents, "after task", "share of seeds with exact recovery")
-
-
-def plot_support_size(
-    results: Results, ax: Axes | None = None, *, true_support: Bool[Array, "*seeds groups"] | None = None
-) -> Axes:
-    """Plot the number of base kernels in use after each task.
-
-    An empty selection counts as all base kernels.
-
-    **Arguments:**
-
-    - `results`: results by agent's name, or one result; see `jlibo.plot`.
-    - `ax`: Axes to draw on; by default a new figure.
-    - `true_support`: if given, its size (the mean over seeds) is drawn as a dashed line.
-
-    **Returns:** the Axes.
-
-    **Raises:** `ValueError` if `results` is empty, or not results with at most one axis of seeds.
-
-    ```python
-    import jax
-
-    import jlibo
-
-    features, key = jlibo.Cosine(num_features=10), jax.random.key(0)
-    env = jlibo.SyntheticEnv.draw(features, support_size=2, key=key)
-    policy, libo = jlibo.GPUCB(nu=10.0, noise_std=0.1), jlibo.MetaKGL(lam=0.1, omega=0.25)
-    result = jlibo.run_lifelong(env, features, policy, libo, num_tasks=3, horizon=16, key=key)
-    ax = jlibo.plot.plot_support_size({"libo": result}, true_support=env.support)
-    ```
-    """
-    agents, ax = read_agents(results), own_axes(ax)
-    for name, result in agents.items():
-        _task_line(ax, metrics.support_size(result), name, agents)
-    if true_support is not None:
-        truth = np.atleast_2d(np.asarray(true_support))
-        ax.axhline(truth.sum(-1).mean(), color="black", linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
-    ax.set_ylim(bottom=0)
-    ax.yaxis.set_major_locator(whole_numbers())
-    return finish(ax, agents, "after task", "base kernels in use")
 
 
 def plot_exploration_cost(results: Results, ax: Axes | None = None) -> Axes:
@@ -379,32 +299,6 @@ def plot_offline_regret(
     draw_offline_lines(ax, agents)
     ax.set_ylim(bottom=0)
     return finish(ax, agents, "offline tasks", "single-task regret")
-
-
-def draw_offline_lines(ax: Axes, agents: Mapping[str, np.ndarray]) -> None:
-    """Draw a line for each agent; a single column becomes a horizontal line."""
-    length = max(values.shape[1] for values in agents.values())
-    for name, values in agents.items():
-        if values.shape[1] < length:
-            values = np.broadcast_to(values, (values.shape[0], length))
-            _line(ax, np.arange(1, length + 1), values, name, agents)
-        else:
-            _task_line(ax, values, name, agents)
-
-
-def _task_line(ax: Axes, values: Any, name: str, agents: Mapping[str, Any]) -> None:
-    values = with_seeds("results", values, 1)
-    x = np.arange(1, values.shape[1] + 1)
-    _line(ax, x, values, name, agents, marker="o", markersize=2.6 if len(x) > 12 else 4)
-
-
-def _line(ax: Axes, x: np.ndarray, values: np.ndarray, name: str, agents: Mapping[str, Any], **style: Any):
-    """Draw the mean over seeds, and a band of one standard error if there is more than one seed."""
-    colour = agent_colours(agents)[name]
-    mean, error = metrics.mean_and_standard_error(values)
-    ax.plot(x, mean, color=colour, label=display_name(name), linewidth=1.8, **style)
-    if values.shape[0] > 1:
-        ax.fill_between(x, mean - error, mean + error, color=colour, alpha=0.22, linewidth=0)
 
 
 def _shown_steps(num_tasks: int, horizon: int) -> np.ndarray:

@@ -11,18 +11,16 @@ from matplotlib.figure import Figure, SubFigure
 
 from jlibo.lifelong.play import LifelongResult
 from jlibo.plot.curves import (
-    draw_offline_lines,
     plot_exploration_cost,
     plot_lifelong_regret,
     plot_offline_regret,
-    plot_recovery,
     plot_simple_regret,
-    plot_support_size,
     plot_task_regret,
 )
+from jlibo.plot.lines import draw_offline_lines
 from jlibo.plot.results import Results, read_agents, read_offline
 from jlibo.plot.style import NotebookFigure, display_name, finish, plain_name
-from jlibo.plot.support import plot_support
+from jlibo.plot.support import plot_recovery, plot_support, plot_support_size
 
 GivenFigure = TypeVar("GivenFigure", Figure, SubFigure)
 

@@ -1,4 +1,4 @@
-"""Heat map of selected kernels."""
+"""Plots of selected kernels: a heat map, exact recovery, and the number of kernels in use."""
 
 from collections.abc import Sequence
 
@@ -7,9 +7,11 @@ from jaxtyping import Array, Bool
 from matplotlib.axes import Axes
 
 from jlibo.checks import fail
+from jlibo.lifelong import metrics
 from jlibo.lifelong.play import LifelongResult
-from jlibo.plot.results import read_truth, with_seeds
-from jlibo.plot.style import GREY, META, colour_key, own_axes, shades, whole_numbers
+from jlibo.plot.lines import draw_task_line
+from jlibo.plot.results import Results, read_agents, read_truth, with_seeds
+from jlibo.plot.style import GREY, META, colour_key, finish, own_axes, shades, whole_numbers
 
 
 def plot_support(
@@ -87,6 +89,86 @@ def plot_support(
     else:
         _label_kernels(ax, None if truth is None else truth[0], names, num_groups)
     return ax
+
+
+def plot_recovery(
+    results: Results, true_support: Bool[Array, "*seeds groups"], ax: Axes | None = None
+) -> Axes:
+    """Plot the share of seeds whose selection after each task is exactly the true support.
+
+    **Arguments:**
+
+    - `results`: results by agent's name, or one result; see `jlibo.plot`.
+    - `true_support`: booleans `[groups]`, or `[seeds, groups]` if it differs by seed.
+    - `ax`: Axes to draw on; by default a new figure.
+
+    **Returns:** the Axes.
+
+    **Raises:** `ValueError` if `results` is not valid, or `true_support` is not boolean or has a wrong shape.
+
+    ```python
+    import jax
+
+    import jlibo
+
+    features, key = jlibo.Cosine(num_features=10), jax.random.key(0)
+    env = jlibo.SyntheticEnv.draw(features, support_size=2, key=key)
+    policy, libo = jlibo.GPUCB(nu=10.0, noise_std=0.1), jlibo.MetaKGL(lam=0.1, omega=0.25)
+    result = jlibo.run_lifelong(env, features, policy, libo, num_tasks=3, horizon=16, key=key)
+    ax = jlibo.plot.plot_recovery({"libo": result}, env.support)
+    ```
+    """
+    agents = read_agents(results)
+    hits = {}
+    for name, result in agents.items():
+        support = with_seeds("results", result.support, 2)
+        truth = read_truth(true_support, support.shape[0], support.shape[-1])
+        hits[name] = (support == truth[:, None, :]).all(-1).astype(float)
+    ax = own_axes(ax)
+    for name, values in hits.items():
+        draw_task_line(ax, values, name, agents)
+    ax.set_ylim(-0.03, 1.03)
+    return finish(ax, agents, "after task", "share of seeds with exact recovery")
+
+
+def plot_support_size(
+    results: Results, ax: Axes | None = None, *, true_support: Bool[Array, "*seeds groups"] | None = None
+) -> Axes:
+    """Plot the number of base kernels in use after each task.
+
+    An empty selection counts as all base kernels.
+
+    **Arguments:**
+
+    - `results`: results by agent's name, or one result; see `jlibo.plot`.
+    - `ax`: Axes to draw on; by default a new figure.
+    - `true_support`: if given, its size (the mean over seeds) is drawn as a dashed line.
+
+    **Returns:** the Axes.
+
+    **Raises:** `ValueError` if `results` is empty, or not results with at most one axis of seeds.
+
+    ```python
+    import jax
+
+    import jlibo
+
+    features, key = jlibo.Cosine(num_features=10), jax.random.key(0)
+    env = jlibo.SyntheticEnv.draw(features, support_size=2, key=key)
+    policy, libo = jlibo.GPUCB(nu=10.0, noise_std=0.1), jlibo.MetaKGL(lam=0.1, omega=0.25)
+    result = jlibo.run_lifelong(env, features, policy, libo, num_tasks=3, horizon=16, key=key)
+    ax = jlibo.plot.plot_support_size({"libo": result}, true_support=env.support)
+    ```
+    """
+    agents, ax = read_agents(results), own_axes(ax)
+    for name, result in agents.items():
+        draw_task_line(ax, metrics.support_size(result), name, agents)
+    if true_support is not None:
+        truth = np.atleast_2d(np.asarray(true_support))
+        ax.axhline(truth.sum(-1).mean(), color="black", linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
+    ax.set_ylim(bottom=0)
+    ax.yaxis.set_major_locator(whole_numbers())
+    return finish(ax, agents, "after task", "base kernels in use")
 
 
 def _label_aligned(ax: Axes, sizes: np.ndarray, num_groups: int) -> None:
