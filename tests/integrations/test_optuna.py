@@ -5,77 +5,27 @@ Nearly all studies have the same space, so that learning and suggesting are comp
 
 import math
 import pickle
-import warnings
 
 import numpy as np
 import optuna
 import pytest
-from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState
 
 from jlibo.integrations.optuna import sampler as sampler_module
-from jlibo.integrations.optuna import trials as optuna_trials
 from jlibo.integrations.optuna.sampler import LiBOSampler, LiBOSamplerWarning
-from jlibo.tune import Float, Int, Memory, MemoryMismatch, SearchSpace, Tuner
-
-DISTRIBUTIONS = {
-    "x": FloatDistribution(0, 1),
-    "rate": FloatDistribution(1e-4, 1, log=True),
-    "depth": IntDistribution(1, 9),
-}
-SPACE = SearchSpace(x=Float(0, 1), rate=Float(1e-4, 1, log=True), depth=Int(1, 9))
-LEVEL = 0.05
-
-
-@pytest.fixture(autouse=True)
-def _quiet():
-    before = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", LiBOSamplerWarning)  # an error unless a test expects it
-        yield
-    optuna.logging.set_verbosity(before)
-
-
-def loss(x: float, rate: float, depth: int, shift: float = 0.0) -> float:
-    """Return a loss with minimum 0, at x = 0.7, a rate of about 2e-3 and depth 3 if `shift` is 0."""
-    place = math.log10(rate) / 4 + 1
-    return 4 * (x - 0.7 - shift) ** 2 + 3 * (place - 0.3 - shift) ** 2 + 0.02 * (depth - 3) ** 2
-
-
-def objective(shift: float = 0.0, sign: float = 1.0):
-    def evaluate(trial: optuna.Trial) -> float:
-        x = trial.suggest_float("x", 0, 1)
-        rate = trial.suggest_float("rate", 1e-4, 1, log=True)
-        return sign * loss(x, rate, trial.suggest_int("depth", 1, 9), shift)
-
-    return evaluate
-
-
-def random_study(num_trials: int = 20, *, seed: int = 0, direction: str = "minimize") -> optuna.Study:
-    """Return a finished study of another sampler, in memory."""
-    sampler = optuna.samplers.RandomSampler(seed=seed)
-    study = optuna.create_study(sampler=sampler, direction=direction, study_name=f"random {seed}")
-    study.optimize(objective(sign=1.0 if direction == "minimize" else -1.0), n_trials=num_trials)
-    return study
-
-
-def trials_needed(study: optuna.Study, level: float) -> int:
-    reached = [trial.number for trial in study.trials if trial.value is not None and trial.value <= level]
-    return min(reached, default=len(study.trials)) + 1
-
-
-def all_params(study: optuna.Study) -> list[dict]:
-    return [trial.params for trial in study.trials]
-
-
-def watch_trials(monkeypatch) -> list:
-    """Collect the records of the study that each choice is made from."""
-    seen = []
-    records = optuna_trials.with_explored
-    monkeypatch.setattr(optuna_trials, "with_explored", lambda *args: seen.append(records(*args)) or seen[-1])
-    return seen
-
+from jlibo.tune import Float, Memory, MemoryMismatch, SearchSpace, Tuner
+from tests.integrations.studies import (
+    DISTRIBUTIONS,
+    LEVEL,
+    SPACE,
+    LiBOSamplerAt,
+    all_params,
+    loss,
+    objective,
+    random_study,
+    trials_needed,
+    watch_trials,
+)
 
 # --- learning from past studies ---------------------------------------------------------------------------
 
@@ -124,24 +74,6 @@ def test_learning_is_not_repeated_at_every_trial(monkeypatch):
     past.optimize(objective(), n_trials=1)
     optuna.create_study(sampler=sampler, study_name="two").optimize(objective(), n_trials=3)
     assert [len(tasks) for tasks in calls] == [1, 1]  # a new study reads the past again
-
-
-def test_past_excludes_the_study_itself():
-    """Both for all studies of a storage and for given names."""
-    storage = optuna.storages.InMemoryStorage()
-    for name in ("a", "b", "mine"):
-        study = optuna.create_study(storage=storage, study_name=name)
-        for trial in random_study(4).trials:
-            study.add_trial(trial)
-    two = optuna.create_study(storage=storage, study_name="two", directions=["minimize", "minimize"])
-    two.add_trial(optuna.create_trial(values=[0.0, 1.0]))
-    mine = optuna.load_study(study_name="mine", storage=storage)
-    for given, expected in ((None, ["a", "b"]), (["b", "mine"], ["b"])):
-        past = LiBOSampler(storage=storage, past_studies=given)._past
-        tasks, trials, problem = past.read(mine, SPACE)
-        assert [task.name for task in tasks] == expected
-        assert len(trials) == 4 * len(expected)
-        assert problem is None
 
 
 def test_study_with_other_parameters_is_skipped_with_one_warning():
@@ -204,22 +136,6 @@ def test_running_trials_are_not_offered_again(monkeypatch):
     assert [trial.params for trial in seen[-1][5:]] == asked[:5]
     points = np.asarray([SPACE.to_unit(params) for params in asked])
     assert (np.abs(points[:, None] - points[None]).max(-1) + np.eye(6)).min() > 0.01
-
-
-def test_two_workers_exhaust_a_small_space_without_repeats():
-    """Two samplers that share only the storage, as in two processes, with the same seed."""
-    distributions = {"a": IntDistribution(0, 4, step=2), "b": CategoricalDistribution([None, True])}
-    storage = optuna.storages.InMemoryStorage()
-    optuna.create_study(storage=storage, study_name="s")
-    sizes = {"num_basis": 1, "interactions": False}
-    workers = [
-        optuna.load_study(study_name="s", storage=storage, sampler=LiBOSampler(seed=0, sizes=sizes))
-        for _ in range(2)
-    ]
-    workers[0].tell(workers[0].ask(distributions), 0.0)
-    for turn in range(5):
-        workers[turn % 2].ask(distributions)
-    assert len({tuple(params.items()) for params in all_params(workers[0])}) == 6
 
 
 def test_threads_suggest_distinct_trials():
@@ -396,20 +312,7 @@ def test_memory_gets_all_trials_with_hyperband(tmp_path):
         assert [trial.number for trial in memory.trials(task.id)] == list(range(12))
 
 
-class LiBOSamplerAt:
-    """Context manager for a sampler with a memory."""
-
-    def __init__(self, path):
-        self.sampler = LiBOSampler(path, seed=0)
-
-    def __enter__(self) -> LiBOSampler:
-        return self.sampler
-
-    def __exit__(self, *_: object) -> None:
-        self.sampler.close()
-
-
-# --- pickling, seeds, invalid arguments -------------------------------------------------------------------
+# --- pickling and seeds -----------------------------------------------------------------------------------
 
 
 def test_sampler_can_be_pickled(tmp_path):
@@ -436,26 +339,3 @@ def test_reseeding_changes_the_next_suggestion():
     assert before == study.sampler.sample_relative(study, frozen, dict(DISTRIBUTIONS))
     study.sampler.reseed_rng()
     assert before != study.sampler.sample_relative(study, frozen, dict(DISTRIBUTIONS))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"memory": "m.db", "past_studies": []}, "`memory` should be given alone"),
-        ({"past_studies": ["a"]}, "the name 'a' without a `storage`"),
-        ({"past_studies": "a"}, "`past_studies` should be a list of Optuna studies"),
-        ({"past_studies": [3]}, "the entry 3"),
-        ({"mode": "other"}, "`mode` should be 'adaptive' or 'paper'"),
-        ({"seed": -1}, "`seed` should be a whole number >= 0"),
-        ({"budget": 0}, "`budget` should be a whole number >= 1"),
-    ],
-)
-def test_invalid_arguments_raise(arguments, words):
-    with pytest.raises(ValueError, match=words):
-        LiBOSampler(**arguments)
-
-
-def test_several_objectives_raise():
-    study = optuna.create_study(directions=["minimize", "maximize"], sampler=LiBOSampler())
-    with pytest.raises(ValueError, match=r"optimises one objective, but the study .* has 2"):
-        study.ask(DISTRIBUTIONS)
