@@ -61,7 +61,6 @@ LONG_FILES = (
     "experiments/test_experiments.py",
     "contracts/test_lifelong.py",
     "meta/test_meta.py",
-    "lifelong/test_lifelong.py",
     "meta/test_adaptive.py",
     "test_docs.py",
     "tune/test_ask.py",
