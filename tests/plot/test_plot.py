@@ -68,6 +68,7 @@ def ax():
 @pytest.fixture(autouse=True)
 def _nothing_else_changes():
     """Check that functions with a given Axes leave no figure open, and that no setting changes."""
+    plt.close("all")  # figures that tests of other modules left open
     before = dict(mpl.rcParams)
     yield
     plt.close("all")
