@@ -12,7 +12,6 @@ benchmark is resumed and a second run takes little time. `make automl-models` ru
 import argparse
 import multiprocessing
 import os
-import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
@@ -68,7 +67,7 @@ def play_all(
             for model in models:
                 for seed, order in enumerate(orders):
                     for part in [order] if method == methods.OURS else [[name] for name in order]:
-                        job = pool.submit(timed_play, method, model, part, budget, seed, str(path))
+                        job = pool.submit(methods.timed_play, method, model, part, budget, seed, str(path))
                         jobs[job] = method, model, seed
         try:
             for job in as_completed(jobs):
@@ -81,12 +80,6 @@ def play_all(
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     return runs, seconds
-
-
-def timed_play(*arguments) -> tuple[dict[str, list[float]], float]:
-    """Return the runs of `methods.play` and the elapsed seconds, evaluations and compilation included."""
-    start = time.perf_counter()
-    return methods.play(*arguments), time.perf_counter() - start
 
 
 def choose_data(names: Sequence[str]) -> list[str]:

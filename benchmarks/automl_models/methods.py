@@ -9,6 +9,7 @@
 | `random`      | random search                                                              |
 """
 
+import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -125,3 +126,9 @@ def play(
             evaluations.add_run(key, run)
         runs[name] = run
     return runs
+
+
+def timed_play(*arguments: Any) -> tuple[dict[str, list[float]], float]:
+    """Return the runs of `play` and the elapsed seconds, evaluations and compilation included."""
+    start = time.perf_counter()
+    return play(*arguments), time.perf_counter() - start

@@ -1,12 +1,12 @@
 """The tuned models: a search space each, and the estimator of a configuration.
 
-| model      | parameters                                                                 | matter only if    |
-|------------|----------------------------------------------------------------------------|-------------------|
-| `svc`      | C and gamma (log), kernel                                                  | gamma: not linear |
-| `kernels`  | the same with degree and coef0                                             | given the kernel  |
-| `choice`   | SVC, random forest or logistic regression: two, three and one of their own | given the choice  |
-| `boosting` | number of trees and leaf size (log integers), depth, rate (log), subsample | always            |
-| `mlp`      | hidden units (log integer), activation, weight decay and rate (log)        | always            |
+| model      | parameters                                                                 | matters only if  |
+|------------|----------------------------------------------------------------------------|------------------|
+| `svc`      | C and gamma (log), kernel                                                  | gamma: nonlinear |
+| `kernels`  | the same with degree and coef0                                             | given the kernel |
+| `choice`   | SVC, random forest or logistic regression: two, three and one of their own | given the choice |
+| `boosting` | number of trees and leaf size (log integers), depth, rate (log), subsample | always           |
+| `mlp`      | hidden units (log integer), activation, weight decay and rate (log)        | always           |
 
 A parameter that does not matter in a configuration is not part of its key in `evaluations`. jlibo, GPSampler
 and random search choose all parameters of the space. Optuna's TPE chooses those that matter, by its
