@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-for package in ("sklearn", "pandas", "optuna"):
-    pytest.importorskip(package, reason=f"the benchmark of models needs {package}")
+pytest.importorskip("sklearn", reason="the models are scikit-learn's")
+pytest.importorskip("pandas", reason="the data sets are data frames")
+pytest.importorskip("optuna", reason="the small run has Optuna's TPESampler")
 
 from sklearn.datasets import load_wine
 from sklearn.model_selection import StratifiedKFold, cross_val_score
@@ -31,16 +32,13 @@ SMALL = ["--models", "svc", "--data", "wine", "iris", "--budget", "4", "--worker
 
 @pytest.fixture
 def stored(tmp_path):
-    evaluations = Evaluations(tmp_path / "evaluations.db")
-    yield evaluations
-    evaluations.close()
+    with Evaluations(tmp_path / "evaluations.db") as stored:
+        yield stored
 
 
 def count_scores(folder: Path) -> int:
-    stored = Evaluations(folder / "evaluations.db")
-    (count,) = stored._file.execute("SELECT count(*) FROM scores").fetchone()
-    stored.close()
-    return count
+    with Evaluations(folder / "evaluations.db") as stored:
+        return stored._file.execute("SELECT count(*) FROM scores").fetchone()[0]
 
 
 # --- models and scores ---
@@ -238,7 +236,7 @@ def test_recorder_writes_the_same_bytes_again(tmp_path):
         for file in files:
             record.record(file, ["iris"], pool=pool, path=tmp_path / "evaluations.db", levels=2)
     assert files[0].read_bytes() == files[1].read_bytes()
-    table, meta = read_grid(files[0])
+    table, _ = read_grid(files[0])
     assert table["configs"].shape == (2 * 2 * 4, 3) and table["scores"].shape == (1, 16)
     params = dict(C=1e3, gamma=1e-4, kernel="poly")
     assert record.as_params(MODELS["svc"].space, table["configs"][10]) == params

@@ -150,13 +150,12 @@ def main(words: list[str] | None = None) -> None:
     with start_pool(arguments.workers) as pool:
         runs, seconds = play_all(pool, chosen, arguments.models, orders, budget=arguments.budget, path=path)
 
-    stored = evaluations.Evaluations(path)
     summaries, made = {}, []
-    for model in arguments.models:
-        best = {name: stored.best(model, name) for name in names}
-        summaries[model] = report.summarise(runs[model], best, report.late_pairs(orders))
-        made += report.tables(model, summaries[model])
-    stored.close()
+    with evaluations.Evaluations(path) as stored:
+        for model in arguments.models:
+            best = {name: stored.best(model, name) for name in names}
+            summaries[model] = report.summarise(runs[model], best, report.late_pairs(orders))
+            made += report.tables(model, summaries[model])
     report.show(made)
     took = ", ".join(f"{method} {taken:.1f} s" for method, taken in seconds.items())
     print(f"\nMean time of a run of {arguments.budget} trials, evaluations included unless stored: {took}")

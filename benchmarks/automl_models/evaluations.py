@@ -5,7 +5,6 @@ the data set, the parameters that matter, and everything else that may change a 
 packages and the settings of `data`. Worker processes share one file.
 """
 
-import functools
 import json
 import os
 import sqlite3
@@ -46,7 +45,7 @@ def score(model: str, data_set: str, params: Mapping[str, Any]) -> float:
 
 
 class Evaluations:
-    """The stored scores and runs. A process opens the file once, see `opened`."""
+    """The stored scores and runs: a context manager that closes the file."""
 
     def __init__(self, path: str | os.PathLike):
         Path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -63,7 +62,10 @@ class Evaluations:
             "PRIMARY KEY (settings, run)) WITHOUT ROWID"
         )
 
-    def close(self) -> None:
+    def __enter__(self) -> "Evaluations":
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._file.close()
 
     def score(self, model: str, data_set: str, params: Mapping[str, Any]) -> float:
@@ -100,9 +102,3 @@ class Evaluations:
         """Store the scores of a run."""
         entry = (self._settings, json.dumps(key, sort_keys=True), json.dumps(scores))
         self._file.execute("INSERT OR REPLACE INTO runs VALUES (?, ?, ?)", entry)
-
-
-@functools.cache
-def opened(path: str) -> Evaluations:
-    """Return the evaluations in a file, which stays open for the life of the process."""
-    return Evaluations(path)

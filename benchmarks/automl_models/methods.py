@@ -18,7 +18,7 @@ import numpy as np
 
 import jlibo
 from benchmarks import automl_peers, harness
-from benchmarks.automl_models.evaluations import Evaluations, opened
+from benchmarks.automl_models.evaluations import Evaluations
 from benchmarks.automl_models.models import MODELS, Model
 
 OURS = "jlibo"
@@ -85,9 +85,9 @@ def suggest(trial: Any, model: Model, name: str) -> Any:
 # ------------------------------------------------------------------------------------------------ in a worker
 
 
-def scorer(evaluations: Evaluations, model: str, data_set: str) -> Score:
+def scorer(stored: Evaluations, model: str, data_set: str) -> Score:
     """Return the objective function of a task."""
-    return lambda params: evaluations.score(model, data_set, params)
+    return lambda params: stored.score(model, data_set, params)
 
 
 def run_key(method: str, model: str, data_set: str, budget: int, seed: int) -> dict[str, Any]:
@@ -102,30 +102,34 @@ def run_key(method: str, model: str, data_set: str, budget: int, seed: int) -> d
 def play(
     method: str, model: str, data_sets: Sequence[str], budget: int, seed: int, path: str
 ) -> dict[str, list[float]]:
-    """Return the runs of a method on data sets, in this order; `path` is the file of evaluations.
+    """Return the runs of a method on data sets, in this order; `path` is the file of evaluations."""
+    with Evaluations(path) as stored:
+        if method == OURS:
+            tasks = {name: scorer(stored, model, name) for name in data_sets}
+            return play_jlibo(MODELS[model], tasks, budget, seed)
+        return {name: play_alone(method, model, name, budget, seed, stored) for name in data_sets}
 
-    Runs of jlibo are never read from the file, because its source may have changed.
+
+def play_alone(
+    method: str, model: str, data_set: str, budget: int, seed: int, stored: Evaluations
+) -> list[float]:
+    """Return the run of a method that has no past, read from the file if it is there.
+
+    Runs of jlibo are not stored, because its source may change without its version.
     """
-    evaluations = opened(path)
-    tasks = {name: scorer(evaluations, model, name) for name in data_sets}
-    if method == OURS:
-        return play_jlibo(MODELS[model], tasks, budget, seed)
-    runs = {}
-    for name, score in tasks.items():
-        own_seed = automl_peers.seed_of(seed, zlib.crc32(name.encode()), 0)
-        if method == ALONE:
-            runs |= play_jlibo(MODELS[model], {name: score}, budget, own_seed)
-            continue
-        key = run_key(method, model, name, budget, seed)
-        run = evaluations.run(key)
-        if run is None:
-            if method == "random":
-                run = play_random(MODELS[model], score, budget, own_seed)
-            else:
-                run = play_optuna(method, MODELS[model], score, budget, own_seed)
-            evaluations.add_run(key, run)
-        runs[name] = run
-    return runs
+    own_seed = automl_peers.seed_of(seed, zlib.crc32(data_set.encode()), 0)
+    score = scorer(stored, model, data_set)
+    if method == ALONE:
+        return play_jlibo(MODELS[model], {data_set: score}, budget, own_seed)[data_set]
+    key = run_key(method, model, data_set, budget, seed)
+    run = stored.run(key)
+    if run is None:
+        if method == "random":
+            run = play_random(MODELS[model], score, budget, own_seed)
+        else:
+            run = play_optuna(method, MODELS[model], score, budget, own_seed)
+        stored.add_run(key, run)
+    return run
 
 
 def timed_play(*arguments: Any) -> tuple[dict[str, list[float]], float]:

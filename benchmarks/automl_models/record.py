@@ -21,7 +21,7 @@ import numpy as np
 from rich.progress import track
 
 import jlibo
-from benchmarks.automl_models.evaluations import opened, settings
+from benchmarks.automl_models.evaluations import Evaluations, settings
 from benchmarks.automl_models.models import MODELS
 from benchmarks.tables.make_glmnet import npz_bytes, write_atomically
 
@@ -76,8 +76,8 @@ def describe(space: jlibo.SearchSpace, tasks: Sequence[str]) -> dict[str, Any]:
 def scores_of(data_set: str, path: str, levels: int) -> list[float]:
     """Return the scores of the grid on one data set. Runs in a worker."""
     space = MODELS[MODEL].space
-    evaluations = opened(path)
-    return [evaluations.score(MODEL, data_set, as_params(space, row)) for row in grid(space, levels)]
+    with Evaluations(path) as stored:
+        return [stored.score(MODEL, data_set, as_params(space, row)) for row in grid(space, levels)]
 
 
 def record(
