@@ -163,7 +163,7 @@ def test_pairs_are_the_last_half_of_each_order():
 
 
 def check_output(text: str, file: Path, chosen: list[str]) -> dict:
-    assert "| method | 1 trials | 3 trials |" in text
+    assert "| after trials | 1 | 3 |" in text
     result = json.loads(text.splitlines()[-1])
     assert result == json.loads(file.read_text())
     summary = result["models"]["svc"]

@@ -83,9 +83,7 @@ def tables(model: str, summary: Mapping[str, Any]) -> list[dict[str, Any]]:
         ]
         if rows:
             marks = list(next(iter(summary[part].values())))
-            made.append(
-                dict(title=title, header=["method", *(f"{mark} trials" for mark in marks)], rows=rows)
-            )
+            made.append(dict(title=title, header=["after trials", *marks], rows=rows))
     return made
 
 
