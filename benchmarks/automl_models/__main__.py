@@ -41,7 +41,7 @@ def start_pool(workers: int) -> ProcessPoolExecutor:
     for name in automl_peers.THREADS:
         os.environ[name] = "1"
     return ProcessPoolExecutor(
-        workers, mp_context=multiprocessing.get_context("spawn"), initializer=automl_peers._quiet
+        workers, mp_context=multiprocessing.get_context("spawn"), initializer=methods.start_worker
     )
 
 

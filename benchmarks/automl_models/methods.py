@@ -20,6 +20,7 @@ import jlibo
 from benchmarks import automl_peers, harness
 from benchmarks.automl_models.evaluations import Evaluations
 from benchmarks.automl_models.models import MODELS, Model
+from benchmarks.tables.make_glmnet import _end_with_parent
 
 OURS = "jlibo"
 ALONE = "jlibo-alone"
@@ -83,6 +84,12 @@ def suggest(trial: Any, model: Model, name: str) -> Any:
 
 
 # ------------------------------------------------------------------------------------------------ in a worker
+
+
+def start_worker() -> None:
+    """Prepare a worker: no warnings, one thread, and an end when its parent ends."""
+    _end_with_parent()
+    automl_peers._quiet()
 
 
 def scorer(stored: Evaluations, model: str, data_set: str) -> Score:
