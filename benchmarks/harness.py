@@ -147,6 +147,15 @@ def print_table(header, rows):
             print("  ".join("-" * width for width in widths))
 
 
+def markdown_table(header, rows):
+    """Return the lines of a markdown table."""
+
+    def line(cells):
+        return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
+
+    return [line(header), "|" + "---|" * len(header), *(line(row) for row in rows)]
+
+
 def report(result, path=None):
     """Print the tables and aims of a result, then its JSON line."""
     for table in result.get("tables", ()):

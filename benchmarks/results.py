@@ -72,7 +72,12 @@ def markdown(results):
     chosen = [results[name] for name in SCRIPTS if name in results]
     if any(result.get("quick") for result in chosen):
         lines += ["**A quick run on small sizes: these figures say nothing about speed.**", ""]
-    lines += ["## Aims", "", *table(["", "aim", "wanted", "measured", ""], aim_rows(chosen)), ""]
+    lines += [
+        "## Aims",
+        "",
+        *harness.markdown_table(["", "aim", "wanted", "measured", ""], aim_rows(chosen)),
+        "",
+    ]
     for result in chosen:
         lines += section(result)
     return "\n".join(lines).rstrip() + "\n"
@@ -103,17 +108,10 @@ def section(result):
         "",
     ]
     for one in result.get("tables", ()):
-        lines += [f"{one['title']}:", "", *table(one["header"], one["rows"]), ""]
+        lines += [f"{one['title']}:", "", *harness.markdown_table(one["header"], one["rows"]), ""]
     if result.get("notes"):
         lines += [result["notes"], ""]
     return lines
-
-
-def table(header, rows):
-    def line(cells):
-        return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
-
-    return [line(header), "|" + "---|" * len(header), *(line(row) for row in rows)]
 
 
 def main():

@@ -71,10 +71,10 @@ def preprocessor(features: "pd.DataFrame") -> ColumnTransformer:
 
 
 def folds(
-    data: Loaded, *, seed: int = SEED
+    data: Loaded, *, seed: int = SEED, num_folds: int = FOLDS
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
     """Return the encoded folds of a data set: training design and labels, held-out design and labels."""
-    splitter = StratifiedKFold(FOLDS, shuffle=True, random_state=seed)
+    splitter = StratifiedKFold(num_folds, shuffle=True, random_state=seed)
     for train, test in splitter.split(np.zeros((data.labels.size, 1)), data.labels):
         encoder = preprocessor(data.features)
         with warnings.catch_warnings():  # a category unseen in training: all zeros, as documented
