@@ -1,21 +1,20 @@
-"""The AutoML benchmark on toy tables: its measures of regret, and that no configuration is tried twice."""
+"""The AutoML benchmark on toy tables: tables, regimes, measures of regret, and the methods it compares."""
 
 import importlib.util
 import itertools
+import json
+import re
 
 import numpy as np
 import pytest
 
 import jlibo
-from benchmarks import automl, automl_peers, automl_report
-from benchmarks.automl_table import (
-    Problem,
-    draw_orders,
-    draw_unrelated,
-    make_problem,
-    random_regret,
-    thin,
-)
+from benchmarks.automl import __main__ as automl
+from benchmarks.automl import agents, peers, portfolio, regimes, tables, workers
+from benchmarks.automl.aims import find_aims
+from benchmarks.automl.problem import Problem, draw_unrelated, encode, random_regret, thin
+from benchmarks.automl.regimes import Regime, Trials
+from benchmarks.automl.study import Study, mean_over, summarise
 
 
 def toy_problem(values: np.ndarray) -> Problem:
@@ -24,16 +23,95 @@ def toy_problem(values: np.ndarray) -> Problem:
     grid = np.linspace(0, 1, values.shape[1])
     params = np.stack([10 * grid, np.full(grid.size, 7.0), 1 - grid], axis=1)
     tasks = tuple(f"task {number}" for number in range(len(values)))
-    return make_problem("toy", jlibo.Table(tasks, ("b", "constant", "a"), params, {"score": values}))
+    return tables.make_problem("toy", jlibo.Table(tasks, ("b", "constant", "a"), params, {"score": values}))
+
+
+def write_table(path, configs, scores, **changes):
+    meta = dict(
+        names=["rate", "kernel", "depth", "fixed"],
+        kinds=["float", "cat", "int", "float"],
+        log=[True, False, False, False],
+        choices=[None, ["rbf", "poly", "linear"], None, None],
+        tasks=[f"t{number}" for number in range(len(scores))],
+        maximise=False,
+    )
+    np.savez(path, configs=configs, scores=scores, meta=np.array(json.dumps(meta | changes)))
+
+
+def mixed_arrays(num_tasks=3, num_configs=20, *, shared=True) -> tuple[np.ndarray, np.ndarray]:
+    """A log float, a categorical, an int and a constant; two evaluations of the first task failed."""
+    rng = np.random.default_rng(0)
+    shape = (num_configs,) if shared else (num_tasks, num_configs)
+    rate = 10 ** rng.uniform(-4, 0, shape)
+    kernel, depth = rng.integers(3, size=shape), rng.integers(1, 9, size=shape)
+    configs = np.stack([rate, kernel, depth, np.full(shape, 7.0)], axis=-1)
+    loss = (np.log10(rate) + 2) ** 2 + kernel + 0.1 * depth
+    scores = loss + np.arange(num_tasks)[:, None] * rng.uniform(size=(num_tasks, num_configs))
+    scores[0, [3, 5]] = np.nan
+    return configs, scores
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory) -> Problem:
+    path = tmp_path_factory.mktemp("tables") / "mixed.npz"
+    write_table(path, *mixed_arrays())
+    return tables.read_npz(path)
 
 
 @pytest.fixture(scope="module")
 def small() -> Problem:
-    """The project's table with 4 tasks and every fourth configuration, all corners among them."""
-    return thin(make_problem("glmnet", jlibo.load_table("glmnet"), "auc"), num_tasks=4, every=4)
+    """The project's table with 4 tasks and 60 configurations."""
+    return thin(tables.read_shipped(), num_tasks=4, num_configs=60)
 
 
-# --- the table and the measures ---
+# --- tables ---
+
+
+def test_npz_table_has_parameters_of_their_kinds(mixed):
+    configs, scores = mixed_arrays()
+    assert mixed.space.names == ("depth", "kernel", "rate")
+    assert mixed.space["kernel"] == jlibo.Categorical(["rbf", "poly", "linear"])
+    assert isinstance(mixed.space["depth"], jlibo.Int) and mixed.space["rate"].log
+    assert any("fixed" in note for note in mixed.notes) and any("failed" in note for note in mixed.notes)
+    for row in (0, 7):
+        config = mixed.space.from_unit(mixed.points[row])
+        assert config["depth"] == configs[row, 2]
+        assert config["kernel"] == ["rbf", "poly", "linear"][int(configs[row, 1])]
+        assert config["rate"] == pytest.approx(configs[row, 0])
+    # Less is better in the file; failed evaluations are not available.
+    np.testing.assert_array_equal(mixed.values, -scores)
+    assert len(mixed.of_task(0)[2]) == 18 and 3 not in mixed.of_task(0)[2]
+
+
+def test_npz_table_may_have_own_and_padded_configurations(tmp_path):
+    configs, scores = mixed_arrays(shared=False)
+    configs[1, 15:], scores[1, 15:] = np.nan, np.nan
+    write_table(tmp_path / "own.npz", configs, scores, maximise=True)
+    problem = tables.read_npz(tmp_path / "own.npz")
+    assert not problem.shared and np.isfinite(problem.points).all()
+    assert [len(problem.of_task(task)[2]) for task in range(3)] == [18, 15, 20]
+    few = thin(problem, num_configs=12, seed=1)
+    assert few.values.shape == (3, 12) and few.is_available.all()  # available rows are taken first
+    np.testing.assert_array_equal(few.values, thin(problem, num_configs=12, seed=1).values)
+    for task in range(3):
+        pairs = {(*point, value) for point, value in zip(few.points[task], few.values[task], strict=True)}
+        points, values, _ = problem.of_task(task)
+        assert pairs <= {(*point, value) for point, value in zip(points, values, strict=True)}
+
+
+@pytest.mark.parametrize(
+    "changes, words",
+    [
+        (dict(kinds=["float", "cat", "colour", "float"]), "'depth'.*colour"),
+        (dict(choices=[None, ["rbf", "poly"], None, None]), "'kernel'.*choices"),
+        (dict(names=["rate", "kernel", "depth"]), "`names`.*differ in length"),
+        (dict(tasks=None), "`meta` cannot be read"),
+    ],
+)
+def test_npz_table_that_is_wrong_is_refused_by_name(tmp_path, changes, words):
+    write_table(tmp_path / "bad.npz", *mixed_arrays(), **changes)
+    with pytest.raises(tables.TableError, match=f"bad.npz.*{words}"):
+        tables.read_npz(tmp_path / "bad.npz")
 
 
 def test_columns_follow_sorted_names_without_constant_parameters():
@@ -42,6 +120,56 @@ def test_columns_follow_sorted_names_without_constant_parameters():
     np.testing.assert_allclose(problem.points, [[1, 0], [0.5, 0.5], [0, 1]])
     for point, b in zip(problem.points, (0, 5, 10), strict=True):
         assert problem.space.from_unit(point) == {"a": pytest.approx(1 - b / 10), "b": pytest.approx(b)}
+
+
+def test_csv_file_is_read(tmp_path):
+    path = tmp_path / "table.csv"
+    lines = [
+        f"{task},{rate},{depth + task},{rate * depth}"
+        for task in (0, 1)
+        for rate, depth in itertools.product((0.01, 0.1, 1), (1, 2))
+    ]
+    path.write_text("\n".join(["task,rate,depth,loss", *lines]))
+    arguments = automl.read_arguments(["--csv", str(path), "--log", "rate", "--minimise"])
+    (problem,) = automl.read_problems(arguments)
+    assert problem.space.names == ("depth", "ln rate") and not problem.shared
+    points, values, _ = problem.of_task(0)
+    np.testing.assert_allclose(points[values.argmax()], [0, 0])
+    np.testing.assert_allclose(values.max(), -0.01)
+
+
+def test_thinning_is_a_seeded_draw_that_is_noted(mixed):
+    few = thin(mixed, num_tasks=2, num_configs=8, seed=3)
+    assert few.values.shape == (2, 8) and few.points.shape == (8, 3)
+    assert "2 of its 3 tasks" in few.notes and "8 of its 20 configurations" in few.notes
+    assert few.digest() == thin(mixed, num_tasks=2, num_configs=8, seed=3).digest() != mixed.digest()
+    assert thin(mixed, num_tasks=9, num_configs=99).digest() == mixed.digest()
+
+
+def test_choices_of_a_categorical_are_equally_far_apart(mixed):
+    points = np.stack(
+        [mixed.space.to_unit(dict(depth=1, kernel=k, rate=1e-3)) for k in ("rbf", "linear", "poly")]
+    )
+    encoded = encode(mixed.space, points)
+    assert encoded.shape == (3, 5)
+    distances = np.linalg.norm(encoded[:, None] - encoded, axis=-1)
+    np.testing.assert_allclose(distances, 1 - np.eye(3), atol=1e-12)
+
+
+def test_unrelated_tasks_have_swapped_and_reversed_coordinates(small, mixed):
+    moved = draw_unrelated(small, 2, seed=0)
+    assert moved.shape == (2, 4, *small.points.shape)
+    centred = np.sort(np.abs(moved - 0.5), axis=-1)
+    np.testing.assert_allclose(centred, np.broadcast_to(np.sort(np.abs(small.points - 0.5)), moved.shape))
+    assert len({moved[order, task].tobytes() for order in range(2) for task in range(4)}) > 2
+    # Choices are renamed: the same rows share a choice before and after.
+    before = mixed.points[:, 1]
+    renamed = draw_unrelated(mixed, 4, seed=0)[..., 1]
+    assert np.isin(renamed, before).all() and (renamed != before).any()
+    assert ((renamed[..., :, None] == renamed[..., None, :]) == (before[:, None] == before)).all()
+
+
+# --- regimes and measures ---
 
 
 def test_regret_is_normalised_by_the_range_of_the_task():
@@ -67,29 +195,132 @@ def test_random_regret_equals_the_mean_over_all_subsets():
     np.testing.assert_allclose(random_regret(problem, 5), expected, atol=1e-12)
 
 
-def test_unrelated_tasks_have_swapped_and_reversed_coordinates(small):
-    moved = draw_unrelated(small, 2, seed=0)
-    assert moved.shape == (2, 4, *small.points.shape)
-    centred = np.sort(np.abs(moved - 0.5), axis=-1)
-    np.testing.assert_allclose(centred, np.broadcast_to(np.sort(np.abs(small.points - 0.5)), moved.shape))
-    assert len({moved[order, task].tobytes() for order in range(2) for task in range(4)}) > 2
+def test_past_and_new_tasks_are_disjoint_and_more_draws_keep_the_first(mixed):
+    regime = regimes.draw_random(mixed, 3, 6, seed=0)
+    for past, new in zip(regime.pasts, regime.tasks, strict=True):
+        assert sorted([*(trials.task for trials in past), *new]) == [0, 1, 2]
+        for trials in past:
+            assert len(set(trials.rows.tolist())) == 6 and np.isfinite(trials.values(mixed)).all()
+    more = regimes.draw_random(mixed, 5, 6, seed=0)
+    np.testing.assert_array_equal(more.tasks[:3], regime.tasks)
+    np.testing.assert_array_equal(more.pasts[2][0].rows, regime.pasts[2][0].rows)
+
+
+def test_a_method_sees_its_own_trials_or_the_given_past(mixed):
+    seen = []
+
+    def method(past, task, rng):
+        seen.append([(trials.task, trials.rows.tolist()) for trials in past])
+        return np.array([task, 0])
+
+    own = Regime("own", np.array([[2, 0, 1]]), 1)
+    runs = regimes.play(method, own, budget=3, seed=0)
+    assert runs.tolist() == [[[2, 0, -1], [0, 0, -1], [1, 0, -1]]]
+    assert seen == [[], [(2, [2, 0])], [(2, [2, 0]), (0, [0, 0])]]
+    seen.clear()
+    given = Regime("random", np.array([[0, 1]]), 0, ((Trials(2, np.array([4])),),))
+    regimes.play(method, given, budget=3, seed=0)
+    assert seen == [[(2, [4])]] * 2
+
+
+def toy_study() -> Study:
+    """Two tasks with the values 0 and 1, two orders; regret is 1 until row 1 is tried."""
+    study = Study(toy_problem([[0, 1], [0, 1]]), Regime("own", np.array([[0, 1], [1, 0]]), 0), "toy")
+    study.add_groups("gp-ei", np.array([[[0, 1], [0, 1]], [[1, 0], [0, 1]]]))
+    study.add_groups("adaptive", np.array([[[0, 1], [1, 0]], [[1, 0], [1, 0]]]))
+    study.add_repeats("botorch", np.array([[[0, 1], [1, 0]], [[0, 1], [1, 0]]]))
+    return study
 
 
 def test_standard_errors_are_over_orders_or_over_repeats():
-    problem = toy_problem([[0, 1], [0, 1]])
-    study = automl_report.Study(problem, np.array([[0, 1], [1, 0]]))
-    study.add_orders("adaptive", np.array([[[0, 1], [1, 0]], [[1, 0], [1, 0]]]))
-    study.add_repeats("botorch", np.array([[[0, 1], [1, 0]], [[0, 1], [1, 0]]]))
-    mean, error = study.curve("adaptive", "all tasks")
+    study = toy_study()
+    mean, error = study.curve("adaptive")
     np.testing.assert_allclose([mean[0], error[0]], [0.25, 0.25])
-    mean, error = study.curve("botorch", "all tasks")
+    mean, error = study.curve("botorch")
     np.testing.assert_allclose([mean[0], error[0]], [0.5, 0.5])
-    mean, error = study.difference("adaptive", "botorch", "all tasks")
+    mean, error = study.difference("adaptive", "botorch")
     np.testing.assert_allclose([mean[0], error[0]], [-0.25, np.hypot(0.25, 0.5)])
-    assert study.trials_needed("adaptive", "all tasks")["0.1"] == 2
+    study.add_groups("rgpe", np.array([[[0, 1], [1, 0]]]))  # the first order only
+    mean, error = study.difference("rgpe", "adaptive")
+    assert mean[0] == 0 and np.isnan(error[0])
+    assert summarise(study)["rgpe"].num_groups == 1 and summarise(study)["adaptive"].num_groups is None
+
+
+def test_report_numbers_by_hand():
+    """After one trial the regrets by order and place are gp-ei 1 1 | 0 1, adaptive 1 0 | 0 0, botorch 0.5."""
+    rows = summarise(toy_study())
+    assert rows["adaptive"].baseline == "gp-ei" and rows["botorch"].baseline is None
+    np.testing.assert_allclose(rows["adaptive"].difference, [-0.5])  # -0.5 in both orders
+    np.testing.assert_allclose(rows["adaptive"].difference_error, [0.0])
+    # By task: gp-ei 1 and 0.5, adaptive 0.5 and 0, botorch 0.5 and 0.5.
+    assert (rows["adaptive"].won.tolist(), rows["adaptive"].lost.tolist()) == ([2], [0])
+    ranks = {name: row.rank.tolist() for name, row in rows.items()}
+    assert ranks == {"gp-ei": [2.75], "adaptive": [1.25], "botorch": [2.0]}
+
+
+def test_mean_over_tables_has_the_methods_of_all():
+    one, two = toy_study(), toy_study()
+    two.add_groups("adaptive", np.array([[[0, 1], [0, 1]], [[0, 1], [0, 1]]]))
+    two.add_groups("paper", np.array([[[0, 1], [0, 1]], [[0, 1], [0, 1]]]))
+    rows = mean_over([summarise(one), summarise(two)])
+    assert set(rows) == {"gp-ei", "adaptive", "botorch"}
+    np.testing.assert_allclose(rows["adaptive"].regret, [(0.25 + 1) / 2])
+    np.testing.assert_allclose(rows["adaptive"].error, [0.25 / 2])
+    np.testing.assert_allclose(rows["adaptive"].difference, [(-0.5 + 0.25) / 2])
+    assert (rows["adaptive"].won.tolist(), rows["adaptive"].lost.tolist()) == ([2], [1])
+
+
+def test_aims_allow_two_standard_errors():
+    study = toy_study()
+    study.add_groups("random", np.array([[[0, 1], [0, 1]], [[1, 0], [0, 1]]]))  # as gp-ei
+    (aim,) = find_aims(study)
+    assert aim["met"] and aim["aim"] == "gp-ei at most random search"
+    study.add_groups("portfolio", np.array([[[1, 0], [1, 0]], [[1, 0], [1, 0]]]))
+    past, _ = find_aims(study)
+    assert past["met"]  # behind by 0.25 with a standard error of 0.25
+    assert past["numbers"]["1"] == dict(other="portfolio", difference=0.25, error=0.25)
+    study.add_groups("adaptive", np.array([[[0, 1], [0, 1]], [[0, 1], [0, 1]]]))
+    past, _ = find_aims(study)
+    assert past["missed_at"] == [1]  # behind by 1 in both orders
 
 
 # --- the methods ---
+
+
+def test_portfolio_is_the_greedy_one_by_brute_force():
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        scores = rng.uniform(size=(4, 7))
+        order = portfolio.greedy(scores, 7)
+        assert sorted(order) == list(range(7))
+        for length in range(1, 4):
+            means = {
+                column: scores[:, [*order[: length - 1], column]].max(1).mean()
+                for column in set(range(7)) - set(order[: length - 1].tolist())
+            }
+            assert means[order[length - 1]] == pytest.approx(max(means.values()), abs=1e-5)
+
+
+def test_portfolio_predicts_past_scores_and_tries_available_rows(mixed):
+    past = tuple(Trials(task, np.flatnonzero(mixed.is_available[task])) for task in (0, 1))
+    method = portfolio.Portfolio(mixed, 20)
+    rows = method(past, 2, np.random.default_rng(0))
+    assert sorted(rows) == list(range(20))
+    # All past configurations were tried, so the prediction is nearly the table itself.
+    complete = portfolio.CompletePortfolio(mixed, 20)(past, 2, np.random.default_rng(0))
+    assert rows[0] == complete[0]
+    last = method((Trials(2, np.arange(20)),), 0, np.random.default_rng(0))
+    assert sorted(last) == mixed.of_task(0)[2].tolist()
+
+
+def test_smoother_interpolates_its_trials():
+    rng = np.random.default_rng(0)
+    points = rng.uniform(size=(25, 2))
+    values = 3 + 100 * np.sin(4 * points[:, 0]) * points[:, 1]
+    smoother = portfolio.Smoother(points, values, 2)
+    np.testing.assert_allclose(smoother(points), values, atol=2)
+    new = rng.uniform(0.2, 0.8, size=(10, 2))
+    np.testing.assert_allclose(smoother(new), 3 + 100 * np.sin(4 * new[:, 0]) * new[:, 1], atol=12)
 
 
 def test_snap_returns_the_nearest_untried_configuration(small):
@@ -98,7 +329,7 @@ def test_snap_returns_the_nearest_untried_configuration(small):
     rows = []
     for _ in small.points:
         point = rng.uniform(size=2)
-        row = automl_peers.snap(point, small.points, tried)
+        row = peers.snap(point, small.points, tried)
         distance = np.linalg.norm(small.points - point, axis=1)
         assert distance[row] == distance[~tried].min()
         tried[row] = True
@@ -106,45 +337,86 @@ def test_snap_returns_the_nearest_untried_configuration(small):
     assert sorted(rows) == list(range(len(small.points)))
 
 
+def test_past_trials_are_the_drawn_ones_in_order(mixed):
+    regime = regimes.draw_random(mixed, 1, 5, seed=0)
+    model, _, _ = agents.make_agents("adaptive", mixed, ["adaptive"])
+    rows = agents.past_trials(mixed, model, regime.pasts[0], 7)
+    trials = regime.pasts[0][0]
+    assert rows.scores.shape == (1, 7) and rows.present.sum() == 5
+    order = np.argsort(rows.scores[0, :5])
+    np.testing.assert_array_equal(trials.values(mixed)[order], np.sort(trials.values(mixed)))
+    np.testing.assert_allclose(rows.features[0, 0], model.features(mixed.points[trials.rows[0]]), atol=1e-5)
+
+
 @pytest.mark.slow
-def test_jlibo_runs_have_no_repeats_and_are_reported(small, tmp_path, capsys):
-    orders = draw_orders(small, 2, seed=0)
-    runs, unrelated, seconds = automl.play_modes(small, orders, budget=6, seed=0)
-    assert set(runs) == {"gp-ucb", "paper", "gp-ei", "adaptive"}
-    assert set(unrelated) == {"gp-ei", "adaptive"}
-    study, control = (automl_report.Study(small, orders) for _ in range(2))
-    study.add_expected("random", random_regret(small, 6))
-    for part, of in ((runs, study), (unrelated, control)):
-        for name, run in part.items():
-            assert run.shape == (2, 4, 6)
-            assert all(len(set(task)) == 6 for order in run.tolist() for task in order), name
-            of.add_orders(name, run)
-    # Without observations the four corners have the largest variance, which is equal: one of them is drawn.
-    starts = small.points[runs["gp-ei"][:, :, 0]]
-    assert np.isin(starts, (0, 1)).all()
-    assert len({tuple(start) for start in starts.reshape(-1, 2).tolist()}) > 1
-    automl_report.show(study, control, seconds, {}, tmp_path)
-    assert (tmp_path / "simple_regret.png").stat().st_size > 0
-    shown = capsys.readouterr().out
-    assert all(name in shown for name in (*runs, "random", "Unrelated tasks"))
-    aims = automl_report.summarise(study, control)["aims"]
-    assert len(aims) == 3 and all(isinstance(aim["met"], bool) for aim in aims)
-
-
-def test_csv_file_is_read(tmp_path):
-    path = tmp_path / "table.csv"
-    lines = [
-        f"{task},{rate},{depth + task},{rate * depth}"
-        for task in (0, 1)
-        for rate, depth in itertools.product((0.01, 0.1, 1), (1, 2))
+def test_whole_benchmark_reports_every_method(tmp_path, capsys):
+    """Two tables with all methods that need no further package, in both regimes and with the control."""
+    for name in ("one", "two"):
+        write_table(tmp_path / f"{name}.npz", *mixed_arrays(num_tasks=4, shared=name == "one"))
+    words = ["--table", str(tmp_path / "one.npz"), "--table", str(tmp_path / "two.npz"), "--without-peers"]
+    words += [
+        "--orders",
+        "2",
+        "--slow-orders",
+        "1",
+        "--draws",
+        "2",
+        "--budget",
+        "5",
+        "--out",
+        str(tmp_path / "out"),
     ]
-    path.write_text("\n".join(["task,rate,depth,loss", *lines]))
-    arguments = automl.read_arguments(["--csv", str(path), "--log", "rate", "--minimise"])
-    problem = automl.read_problem(arguments)
-    assert problem.space.names == ("depth", "ln rate") and not problem.shared
-    points, values, _ = problem.of_task(0)
-    np.testing.assert_allclose(points[values.argmax()], [0, 0])
-    np.testing.assert_allclose(values.max(), -0.01)
+    automl.main(words)
+    shown = capsys.readouterr().out
+    result = json.loads(shown.splitlines()[-1])
+    found = {(one["table"], one["regime"]): set(one["methods"]) for one in result["studies"]}
+    local = {"random", "gp-ucb", "paper", "gp-ei", "adaptive", "portfolio", "empirical-gp"}
+    assert found == {
+        ("one", "own"): local | {"portfolio-complete"},
+        ("one", "unrelated"): {"gp-ei", "adaptive"},
+        ("one", "random"): local | {"portfolio-complete"},
+        ("two", "own"): local,
+        ("two", "unrelated"): {"gp-ei", "adaptive"},
+        ("two", "random"): local,
+    }
+    assert set(result["mean"]["own"]) == local
+    for one in result["studies"]:
+        for name, numbers in one["methods"].items():
+            regret = list(numbers["regret"].values())
+            assert list(numbers["regret"]) == ["1", "3", "5"], name
+            assert regret == sorted(regret, reverse=True) and 0 <= regret[-1] <= regret[0] <= 1, name
+    text = (tmp_path / "out/report.md").read_text()
+    assert text in shown and "Mean over 2 tables" in text and "empirical-gp (1)" in text
+    assert all((tmp_path / f"out/{name}.png").stat().st_size > 0 for name in ("one", "two", "mean"))
+
+
+@pytest.mark.slow
+def test_agents_try_no_configuration_twice(small):
+    regime = regimes.draw_own(small, 2, seed=0)
+    given = regimes.draw_random(small, 2, 6, seed=0)
+    settings = dict(chosen=("gp-ei", "adaptive"), budget=6, seed=0)
+    own = agents.play_own("adaptive", small, regime, **settings)
+    random = agents.play_random("adaptive", small, given, **settings)
+    for runs, shape in ((own, (2, 4, 6)), (random, (2, 2, 6))):
+        assert set(runs) == {"gp-ei", "adaptive"}
+        for name, run in runs.items():
+            assert run.shape == shape
+            assert all(len(set(task)) == 6 for group in run.tolist() for task in group), name
+    # The draws of the policy without a past do not depend on the past.
+    other = Regime("random", given.tasks, 0, given.pasts[::-1])
+    again = agents.play_random("adaptive", small, other, **settings)
+    np.testing.assert_array_equal(again["gp-ei"], random["gp-ei"])
+
+
+def test_methods_are_chosen_and_missing_packages_are_named(monkeypatch, capsys):
+    def choose(*words):
+        return automl.choose_methods(automl.read_arguments(list(words)))
+
+    monkeypatch.setattr(workers, "available", lambda name: name != "rgpe")
+    assert choose("--methods", "botorch", "random") == ["random", "botorch"]
+    assert choose("--peers-only") == ["random", *automl.PEERS]
+    assert re.search("rgpe: left out, because it needs botorch", capsys.readouterr().out)
+    assert not set(choose("--without-peers")) & set(workers.NEEDS)
 
 
 needs_optuna = pytest.mark.skipif(importlib.util.find_spec("optuna") is None, reason="needs optuna")
@@ -152,18 +424,49 @@ needs_optuna = pytest.mark.skipif(importlib.util.find_spec("optuna") is None, re
 
 @needs_optuna
 def test_optuna_has_no_repeats_and_resumes_from_the_file(small, tmp_path):
-    settings = dict(folder=tmp_path, budget=14, repeats=1, seed=0, workers=1)
-    runs = automl_peers.run_peers(["optuna-tpe"], thin(small, num_tasks=1), **settings)["optuna-tpe"]
-    assert len(set(runs.actions[0, 0].tolist())) == 14 and runs.actions.min() >= 0
-    assert not runs.missing() and runs.path.exists()
-    again = automl_peers.run_peers(["optuna-tpe"], thin(small, num_tasks=1), **settings)["optuna-tpe"]
-    np.testing.assert_array_equal(again.actions, runs.actions)
-    assert again.seconds == runs.seconds  # read from the file, not computed again
+    problem = thin(small, num_tasks=1)
+
+    def run(repeats):
+        runner = workers.Workers(problem, folder=tmp_path, budget=14, seed=0, num_workers=1)
+        return runner.run_peers(["optuna-tpe"], repeats)["optuna-tpe"]
+
+    runs, seconds = run(1)
+    assert runs.shape == (1, 1, 14)
+    assert len(set(runs[0, 0].tolist())) == 14 and runs.min() >= 0
+    again, same = run(1)
+    np.testing.assert_array_equal(again, runs)
+    assert same == seconds  # read from the file, not computed again
+
+
+def test_stored_jobs_are_kept_when_fewer_are_asked_for(tmp_path):
+    settings = dict(folder=tmp_path, method="optuna-tpe", table="x")
+    store = workers.Store(shape=(3, 2), **settings)
+    assert store.missing() == [0, 1, 2]
+    store.put(0, np.array([4, 5]), 1.0)
+    store.put(2, np.array([6, 7]), 2.0)
+    store.save()
+    fewer = workers.Store(shape=(1, 2), **settings)
+    assert fewer.missing() == []
+    fewer.save()
+    again = workers.Store(shape=(4, 2), **settings)
+    assert again.missing() == [1, 3] and again.runs[2].tolist() == [6, 7]
+    assert workers.Store(shape=(1, 2), **settings | {"table": "y"}).missing() == [0]
 
 
 @needs_optuna
-def test_optuna_tries_every_configuration(small):
+def test_optuna_tries_every_configuration(mixed):
     """With more trials than configurations, each configuration is tried once, for any suggestions."""
-    points, values, _ = thin(small, every=8).of_task(0)
-    run, _ = automl_peers.run_peer("optuna-tpe", points, values, 99, 3)
+    points, values, _ = mixed.of_task(0)
+    run, _ = peers.run_peer("optuna-tpe", mixed.space, points, values, 99, 3)
     assert sorted(run) == list(range(len(points)))
+
+
+@needs_optuna
+def test_optuna_knows_the_kinds_of_the_parameters(mixed):
+    from optuna import distributions
+
+    kinds = {name: peers.distribution(parameter) for name, parameter in mixed.space.items()}
+    assert kinds["kernel"] == distributions.CategoricalDistribution((0, 1, 2))
+    rate, depth = mixed.space["rate"], mixed.space["depth"]
+    assert kinds["rate"] == distributions.FloatDistribution(rate.low, rate.high, log=True)
+    assert kinds["depth"] == distributions.IntDistribution(depth.low, depth.high)

@@ -7,7 +7,8 @@
 | `own`, `random` | without a past (`gp-ei`), never worse than random search                     |
 | `unrelated`     | from 3 trials on, at most 1.05 times its policy without a past               |
 
-Each is met if the paired difference is at most two standard errors above zero.
+Each is met if the paired difference is at most two standard errors above zero. With a single order or draw
+there is no standard error, and no verdict.
 """
 
 from collections.abc import Iterable
@@ -45,6 +46,8 @@ def _aim(
     """Return the aim as a list of one entry; empty if the methods were not run."""
     others = [other for other in others if other in study.regret]
     if name not in study.regret or not others or not marks:
+        return []
+    if study.num_groups(name, *others) < 2:
         return []
     numbers, missed = {}, []
     for mark in marks:

@@ -48,6 +48,10 @@ def markdown_table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     return "\n".join([lines[0], rule, *lines[1:]])
 
 
+def _thousandths(mean: float, error: float) -> str:
+    return f"{1e3 * mean:.1f}" + ("" if np.isnan(error) else f" ± {1e3 * error:.1f}")
+
+
 def summary_tables(rows: dict[str, Row], marks: list[int]) -> str:
     """Return the Markdown tables of one study, or of the mean over several."""
     marks = marks[: len(next(iter(rows.values())).regret)]
@@ -67,7 +71,7 @@ def summary_tables(rows: dict[str, Row], marks: list[int]) -> str:
     regret = [
         [label(name)]
         + [
-            bold(f"{1e3 * mean:.1f} ± {1e3 * error:.1f}", mean == least)
+            bold(_thousandths(mean, error), mean == least)
             for mean, error, least in zip(row.regret, row.error, best, strict=True)
         ]
         for name, row in rows.items()
@@ -80,7 +84,7 @@ def summary_tables(rows: dict[str, Row], marks: list[int]) -> str:
     difference = [
         [f"{label(name)} - {row.baseline}"]
         + [
-            f"{1e3 * mean:.1f} ± {1e3 * error:.1f}"
+            _thousandths(mean, error)
             for mean, error in zip(row.difference, row.difference_error, strict=True)
         ]
         for name, row in paired.items()
@@ -126,6 +130,10 @@ def write_markdown(
     return "\n\n".join(parts) + "\n"
 
 
+def _number(value: float) -> float | None:
+    return None if np.isnan(value) else value  # JSON has no NaN
+
+
 def as_json(studies: list[Study]) -> dict[str, Any]:
     """Return all numbers as plain JSON values."""
 
@@ -135,7 +143,7 @@ def as_json(studies: list[Study]) -> dict[str, Any]:
         for name, row in rows.items():
             numbers = {field: getattr(row, field) for field in fields}
             answer[name] = dict(baseline=row.baseline, num_groups=row.num_groups) | {
-                field: dict(zip(map(str, marks), array.tolist(), strict=False))
+                field: dict(zip(map(str, marks), map(_number, array.tolist()), strict=False))
                 for field, array in numbers.items()
                 if array is not None
             }
@@ -181,6 +189,7 @@ def plot(panels: dict[str, list[Study]], path: Path) -> None:
             curves = [study.curve(name) for study in studies]
             mean = np.mean([curve[0][:budget] for curve in curves], axis=0)
             error = np.sqrt(np.sum([curve[1][:budget] ** 2 for curve in curves], axis=0)) / len(curves)
+            error = np.nan_to_num(error)  # NaN if there is a single order or draw
             mean, low = np.maximum(mean, 1e-6), np.maximum(mean - error, 1e-6)
             width = 2.4 if name == aims.OURS else 1.4
             axes.plot(trials, mean, label=name, color=COLOURS[name], linewidth=width)

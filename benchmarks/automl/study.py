@@ -89,7 +89,7 @@ class Study:
     def curve(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         """Return mean and standard error after each trial."""
         samples = self.regret[name].mean(1)
-        return mean_and_standard_error(samples.mean(0) if samples.shape[1] > 1 else samples.mean(1))
+        return _moments(samples.mean(0) if samples.shape[1] > 1 else samples.mean(1))
 
     def difference(self, name: str, other: str, *, factor: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
         """Return mean and standard error of regret - `factor` * the other's regret, paired by group.
@@ -98,9 +98,9 @@ class Study:
         """
         count = self.num_groups(name, other)
         left, right = self.regret[name][:count].mean(1), factor * self.regret[other][:count].mean(1)
-        mean, error = mean_and_standard_error(left.mean(1) - right.mean(1))
+        mean, error = _moments(left.mean(1) - right.mean(1))
         repeated = [side.mean(0) for side in (left, right) if side.shape[1] > 1]
-        over_repeats = [mean_and_standard_error(means)[1] for means in repeated]
+        over_repeats = [_moments(means)[1] for means in repeated]
         return mean, np.sqrt(error**2 + sum(part**2 for part in over_repeats))
 
     def by_task(self, name: str, num_groups: int) -> np.ndarray:
@@ -124,6 +124,12 @@ class Study:
         regret = np.stack([self.by_task(name, count) for name in self.names])
         ranks = rankdata(np.round(regret / EQUAL) * EQUAL, axis=0).mean(1)
         return dict(zip(self.names, ranks, strict=True))
+
+
+def _moments(samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean and standard error over the first axis; a single sample has the error NaN."""
+    mean, error = mean_and_standard_error(samples)
+    return mean, error if len(samples) > 1 else np.full_like(mean, np.nan)
 
 
 @dataclasses.dataclass(frozen=True)
