@@ -7,8 +7,8 @@
 | `own`, `random` | without a past (`gp-ei`), never worse than random search                     |
 | `unrelated`     | from 3 trials on, at most 1.05 times its policy without a past               |
 
-Each is met if the paired difference is at most two standard errors above zero. With a single order or draw
-there is no standard error, and no verdict.
+Each is met if the paired difference is at most two standard errors above zero. A method that was run on a
+single order or draw is left out, because the difference to it has no standard error.
 """
 
 from collections.abc import Iterable
@@ -44,10 +44,10 @@ def _aim(
     study: Study, aim: str, name: str, others: Iterable[str], marks: list[int], factor: float
 ) -> list[dict[str, Any]]:
     """Return the aim as a list of one entry; empty if the methods were not run."""
-    others = [other for other in others if other in study.regret]
-    if name not in study.regret or not others or not marks:
+    if name not in study.regret:
         return []
-    if study.num_groups(name, *others) < 2:
+    others = [other for other in others if other in study.regret and study.num_groups(name, other) > 1]
+    if not others or not marks:
         return []
     numbers, missed = {}, []
     for mark in marks:

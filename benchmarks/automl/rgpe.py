@@ -29,10 +29,14 @@ LEAST_TRIALS = 3
 _log_gain = jax.jit(log_gain)
 
 
-def ranking_loss(predicted: np.ndarray, scores: np.ndarray) -> np.ndarray:
-    """Return the number of misranked ordered pairs of trials in each sample [sample, trial]."""
-    wrong = (predicted[:, :, None] < predicted[:, None, :]) ^ (scores[:, None] < scores[None, :])
-    return wrong.sum((1, 2))
+def added_loss(predicted: np.ndarray, scores: np.ndarray) -> np.ndarray:
+    """Return the number of misranked ordered pairs with the last trial, in samples [..., trial].
+
+    The loss of a sample is the sum of these numbers over its trials.
+    """
+    rest, last = predicted[..., :-1], predicted[..., -1:]
+    wrong = ((rest < last) ^ (scores[:-1] < scores[-1])).sum(-1)
+    return wrong + ((last < rest) ^ (scores[-1] < scores[:-1])).sum(-1)
 
 
 def leave_one_out_loss(predicted: np.ndarray, scores: np.ndarray) -> np.ndarray:
@@ -94,6 +98,7 @@ class RGPE:
                 variances.append(predicted.variance[:, 0].numpy())
                 samples.append(predicted.sample(torch.Size([NUM_SAMPLES]))[..., 0].numpy())
         means, variances, samples = np.stack(means), np.stack(variances), np.stack(samples)
+        losses = np.zeros(samples.shape[:2])
         run: list[int] = []
         while len(run) < min(self.budget, len(points)):
             tried = values[run]
@@ -102,7 +107,6 @@ class RGPE:
             if len(run) >= LEAST_TRIALS:
                 model = fitted_gp(pool[run], torch.as_tensor(scores)[:, None])
                 own = leave_one_out_loss(leave_one_out_samples(model, rng), scores)
-                losses = np.stack([ranking_loss(part[:, run], scores) for part in samples])
                 weights = rank_weights(losses, own, rng)
                 with torch.no_grad():
                     predicted = model.posterior(pool)
@@ -114,6 +118,7 @@ class RGPE:
                 gain = np.log(std) + np.asarray(_log_gain((mean - scores.max()) / std), float)
             gain[run] = -np.inf
             run.append(int(np.argmax(gain)))
+            losses += added_loss(samples[..., run], values[run])
         return available[run]
 
 

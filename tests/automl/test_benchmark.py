@@ -129,6 +129,8 @@ def test_aims_allow_two_standard_errors():
     study.add_groups("adaptive", np.array([[[0, 1], [0, 1]], [[0, 1], [0, 1]]]))
     past, _ = find_aims(study)
     assert past["missed_at"] == [1]  # behind by 1 in both orders
+    study.add_groups("portfolio", np.array([[[1, 0], [1, 0]]]))
+    assert len(find_aims(study)) == 1  # one order has no standard error
 
 
 # --- the methods ---

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.util
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -198,7 +199,16 @@ def test_empirical_gp_starts_at_the_best_of_the_past():
 def test_ranking_losses_count_misranked_pairs():
     scores = np.array([0.0, 1.0, 2.0])
     samples = np.array([[0.0, 1.0, 2.0], [2.0, 1.0, 0.0], [0.0, 2.0, 1.0]])
-    np.testing.assert_array_equal(rgpe.ranking_loss(samples, scores), [0, 6, 2])
+    loss = sum(rgpe.added_loss(samples[:, :count], scores[:count]) for count in (1, 2, 3))
+    np.testing.assert_array_equal(loss, [0, 6, 2])
+    rng = np.random.default_rng(0)
+    predicted, scores_of_many = rng.normal(size=(2, 5, 8)).round(1), rng.integers(3, size=8)
+    pairs = itertools.permutations(range(8), 2)
+    wrong = [
+        (predicted[..., i] < predicted[..., j]) ^ (scores_of_many[i] < scores_of_many[j]) for i, j in pairs
+    ]
+    loss = sum(rgpe.added_loss(predicted[..., :n], scores_of_many[:n]) for n in range(1, 9))
+    np.testing.assert_array_equal(loss, np.sum(wrong, axis=0))
     # Leave-one-out: trial j's prediction is compared with the scores of the others.
     np.testing.assert_array_equal(
         rgpe.leave_one_out_loss(np.array([[0.0, 1.0, 2.5], [1.5, 1.0, 2.5]]), scores), [0, 1]
