@@ -124,8 +124,8 @@ class Bench:
                         mode, self.problem, regime, points=points, progress_fn=advance_to, **settings
                     )
             self.seconds[f"{' and '.join(chosen)}, {regime.name}"] = time.perf_counter() - start
-            for name, run in runs.items():
-                study.add_groups(name, run)
+            for name in chosen:
+                study.add_groups(name, runs[name])
 
     def _add_local(self, study: Study) -> None:
         for name, make in LOCAL.items():

@@ -36,6 +36,9 @@ COLOURS = {
     "botorch": "#2a9fbc",
 }
 
+FLOOR = 1e-4
+"""Smallest regret in a figure, whose axes are logarithmic."""
+
 
 def markdown_table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     """Return a Markdown table with columns as wide as needed."""
@@ -190,7 +193,7 @@ def plot(panels: dict[str, list[Study]], path: Path) -> None:
             mean = np.mean([curve[0][:budget] for curve in curves], axis=0)
             error = np.sqrt(np.sum([curve[1][:budget] ** 2 for curve in curves], axis=0)) / len(curves)
             error = np.nan_to_num(error)  # NaN if there is a single order or draw
-            mean, low = np.maximum(mean, 1e-6), np.maximum(mean - error, 1e-6)
+            mean, low = np.maximum(mean, FLOOR), np.maximum(mean - error, FLOOR)
             width = 2.4 if name == aims.OURS else 1.4
             axes.plot(trials, mean, label=name, color=COLOURS[name], linewidth=width)
             axes.fill_between(trials, low, mean + error, color=COLOURS[name], alpha=0.15, linewidth=0)
