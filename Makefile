@@ -151,7 +151,7 @@ bench: $(VENV)/.installed $(PEERS_VENV)/.installed $(TUNERS_VENV)/.installed $(G
 	  JLIBO_GPJAX_PYTHON="$(abspath $(GPJAX_VENV))/bin/python" \
 	  "$(BIN)/python" benchmarks/results.py $(BENCH_ARGS)
 
-automl: $(TUNERS_VENV)/.installed ## the trials a new tuning task needs, beside Optuna and BoTorch
+automl: $(TUNERS_VENV)/.installed ## the trials a new tuning task needs, beside Optuna, BoTorch and others (AUTOML_ARGS="--table A.npz --table B.npz")
 	@"$(TUNERS_VENV)/bin/python" -m benchmarks.automl $(AUTOML_ARGS)
 
 automl-models: $(TUNERS_VENV)/.installed ## scikit-learn models on ten data sets, tuned by the Tuner, Optuna and random search
