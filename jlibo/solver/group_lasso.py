@@ -46,7 +46,7 @@ from jlibo.solver.proximal import (
 from jlibo.solver.scaled_problem import ProblemData, group_norms, rounded_up, scaled_problem
 from jlibo.solver.solution import Solution as Solution
 from jlibo.solver.solution import Status as Status
-from jlibo.solver.units import LARGEST, times_power_of_two
+from jlibo.solver.units import times_power_of_two
 
 PRECISION_FLOOR = 32
 """Smallest relative gap that is requested, in units of machine epsilon: 4e-6 in float32, 7e-15 in float64."""
@@ -275,8 +275,9 @@ def _present(array, mask):
 
 @partial(jax.jit, static_argnames="ids")
 def _lambda_max(design, targets, mask, *, ids):
-    problem, units = scaled_problem(ProblemData(design, targets, mask, jnp.zeros((), design.dtype)), ids)
-    return rounded_up(problem.safe_norms(problem.gradient(problem.targets)).max(), units.lam)
+    data = ProblemData(design, targets, mask, jnp.zeros((), design.dtype))
+    problem, units, zero_gradient = scaled_problem(data, ids)
+    return rounded_up(problem.safe_norms(zero_gradient).max(), units.lam)
 
 
 @partial(jax.jit, static_argnames="ids")
@@ -303,9 +304,8 @@ def _solve(ids, data: ProblemData, init, tol, max_steps):
 
 
 def _solve_one(ids, given: ProblemData, init, tol, max_steps):
-    problem, units = scaled_problem(given, ids)
+    problem, units, zero_gradient = scaled_problem(given, ids)
     lam = given.lam
-    zero_gradient = problem.gradient(problem.targets)
     at_zero = (problem.targets**2).sum() / problem.num_rows
     # A NaN or infinity anywhere in the design or the targets propagates to this product.
     finite = jnp.isfinite(zero_gradient).all() & jnp.isfinite(at_zero) & ~jnp.isnan(lam)
@@ -358,8 +358,9 @@ def _excess(problem: Problem, state: Progress, at_zero, lost):
     units. It changes predictions by at most `change`, and the root mean square of the residual is at most its
     value at zero. The second part is what the gap misses because squares underflow.
     """
+    # For most problems nothing is lost, and the product with the design is saved.
+    change = lax.cond((lost != 0).any(), lambda: jnp.abs(problem.predict(lost)).max(), lambda: 0 * at_zero)
     lost = jnp.abs(lost)
-    change = LARGEST * lost.sum(1).max()
     excess = (2 * jnp.sqrt(at_zero) + change) * change + problem.lam * lost.sum()
     gap = problem.gap(state.coef, state.residual, state.gradient, safe=True)
     return excess + jnp.where(gap > 1.01 * state.gap, gap - state.gap, 0)

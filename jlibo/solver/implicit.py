@@ -15,7 +15,7 @@ def implicit_gradients(ids, data: ProblemData, coef, cotangent) -> ProblemData:
     Differentiates the optimality condition of the groups in the support. The cotangent enters linearly, so it
     is scaled to magnitudes near one as well.
     """
-    problem, units = scaled_problem(data, ids)
+    problem, units, _ = scaled_problem(data, ids)
     coef = times_power_of_two(coef, -units.coef)
     group_of = np.arange(coef.shape[1]) if ids is None else np.asarray(ids)
     used = group_norms(coef, ids)[group_of] > 0

@@ -5,7 +5,8 @@ from typing import NamedTuple, final
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
 
 from jlibo.solver.proximal import AbstractGroups, Members, Problem, Singletons
 from jlibo.solver.units import Units, exponent_near, halves, near_one, times_power_of_two
@@ -39,20 +40,56 @@ def group_norms(coef: Float[Array, "tasks features"], ids: tuple[int, ...] | Non
     return unit * jnp.where(used, jnp.sqrt(jnp.where(used, squares, 1)), 0)
 
 
-def scaled_problem(data: ProblemData, ids: tuple[int, ...] | None) -> tuple[Problem, Units]:
-    """Return the problem without the masked rows, scaled to magnitudes near one, and its units."""
+@final
+class Scaled(NamedTuple):
+    """A problem scaled to magnitudes near one."""
+
+    problem: Problem
+    """Without the masked rows."""
+    units: Units
+    zero_gradient: Float[Array, "tasks features"]
+    """Minus the gradient of the loss at zero, in these units."""
+
+
+def scaled_problem(data: ProblemData, ids: tuple[int, ...] | None) -> Scaled:
+    """Return the problem without the masked rows, scaled so that targets and gradients are near one."""
     design, targets, mask, lam = data
     num_rows = jnp.asarray(targets.size, design.dtype)
     if mask is not None:
         design = jnp.where(mask[:, :, None], design, 0)
         targets = jnp.where(mask, targets, 0)
         num_rows = jnp.maximum(mask.sum(), 1).astype(design.dtype)
-    units = Units(exponent_near(design), exponent_near(targets))
-    targets = times_power_of_two(targets, -units.targets)
+    targets_unit = exponent_near(targets)
+    targets = times_power_of_two(targets, -targets_unit)
+    problem = Problem(design, targets, lam, num_rows, _groups(ids))
+    design_unit, gradient = _design_unit(problem)
+    units = Units(design_unit, targets_unit)
     # The bound is far above `lambda_max` of the scaled data: larger values and infinity give the same
     # solution.
     lam = jnp.minimum(times_power_of_two(lam, -units.lam), jnp.sqrt(jnp.finfo(design.dtype).max))
-    return Problem(design, targets, lam, num_rows, _groups(ids), halves(-units.design, design.dtype)), units
+    unit = halves(-design_unit, design.dtype)
+    return Scaled(Problem(design, targets, lam, num_rows, problem.groups, unit), units, gradient)
+
+
+def _design_unit(problem: Problem) -> tuple[Int[Array, ""], Float[Array, "tasks features"]]:
+    """Return the exponent that scales the design, and the gradient at zero in that unit.
+
+    The gradient at zero is needed in any case, and its magnitude is a unit of the design, since the targets
+    are near one. A pass over the design for its largest entry would take up to a third of a solve. It is made
+    only if the gradient is zero or so large or small that its sums may have left the range of the dtype.
+    """
+    gradient = problem.gradient(problem.targets)
+    exponent = exponent_near(gradient)
+    half_range = jnp.finfo(gradient.dtype).maxexp // 2
+    is_accurate = (jnp.abs(exponent) < half_range) & jnp.isfinite(gradient).all() & (gradient != 0).any()
+
+    def from_entries():
+        size = exponent_near(problem.design)
+        unit = halves(-size, problem.design.dtype)
+        scaled = Problem(problem.design, problem.targets, problem.lam, problem.num_rows, problem.groups, unit)
+        return size, scaled.gradient(problem.targets)
+
+    return lax.cond(is_accurate, lambda: (exponent, times_power_of_two(gradient, -exponent)), from_entries)
 
 
 def rounded_up(value: Float[Array, ""], exponent: Array) -> Float[Array, ""]:

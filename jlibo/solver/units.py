@@ -77,10 +77,6 @@ def _rounded_to_power(value):
     return lax.optimization_barrier(lax.reduce_precision(value, exponent_bits=bits, mantissa_bits=0))
 
 
-LARGEST = 8
-"""Bound on the scaled entries of design and targets: 1.5 by the nearest power, 8 at the end of the range."""
-
-
 @final
 class Units(eqx.Module):
     """Exponents of the powers of two that scale a problem to magnitudes near one."""
