@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from benchmarks.automl_table import blocks
 
 from benchmarks import harness
 from benchmarks.automl_models.methods import OURS
-from benchmarks.automl_table import blocks
 from jlibo.lifelong.metrics import mean_and_standard_error
 
 MARKS = (1, 3, 5, 10, 15, 25)
