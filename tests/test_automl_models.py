@@ -100,7 +100,7 @@ def test_a_configuration_that_cannot_be_fitted_is_nan():
 
 
 def peers():
-    return ("optuna-tpe", "optuna-gp") if methods.automl_peers.available("optuna-gp") else ("optuna-tpe",)
+    return ("optuna-tpe", "optuna-gp") if methods.workers.available("optuna-gp") else ("optuna-tpe",)
 
 
 @pytest.mark.parametrize("kind", peers())

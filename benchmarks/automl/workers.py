@@ -157,7 +157,7 @@ class Workers:
         for name in THREADS:
             os.environ[name] = "1"  # for the workers, which have one thread each
         context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(self.num_workers, mp_context=context, initializer=_quiet) as pool:
+        with ProcessPoolExecutor(self.num_workers, mp_context=context, initializer=quiet) as pool:
             for name in unfinished:
                 error = pool.submit(import_error, name).result()
                 if error:
@@ -201,7 +201,7 @@ def import_error(method: str) -> str | None:
     return None
 
 
-def _quiet() -> None:
+def quiet() -> None:
     """Silence warnings and limit threads. Runs in a worker before its first run."""
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)

@@ -21,7 +21,8 @@ os.environ.setdefault("NPROC", str(max(4, os.cpu_count() or 1)))  # a smaller po
 import numpy as np
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks import automl_peers, harness
+from benchmarks import harness
+from benchmarks.automl import workers
 from benchmarks.automl_models import data, evaluations, methods, record, report
 from benchmarks.automl_models.models import DEFAULT, MODELS
 
@@ -36,12 +37,12 @@ def draw_orders(data_sets: Sequence[str], num_seeds: int) -> list[list[str]]:
     ]
 
 
-def start_pool(workers: int) -> ProcessPoolExecutor:
+def start_pool(num_workers: int) -> ProcessPoolExecutor:
     """Return worker processes with one thread each, spawned because a fork after jax has started can hang."""
-    for name in automl_peers.THREADS:
+    for name in workers.THREADS:
         os.environ[name] = "1"
     return ProcessPoolExecutor(
-        workers, mp_context=multiprocessing.get_context("spawn"), initializer=methods.start_worker
+        num_workers, mp_context=multiprocessing.get_context("spawn"), initializer=methods.start_worker
     )
 
 
@@ -95,8 +96,8 @@ def choose_methods(names: Sequence[str]) -> list[str]:
     """Return the methods whose packages are installed, in the order of `METHODS`; print the others."""
     chosen = []
     for method in methods.METHODS:
-        needs = automl_peers.NEEDS.get(method, ())
-        if method in names and (not needs or automl_peers.available(method)):
+        needs = workers.NEEDS.get(method, ())
+        if method in names and (not needs or workers.available(method)):
             chosen.append(method)
         elif method in names:
             print(f"{method}: left out, because it needs {', '.join(needs)} (`make tuners`)")

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 import jlibo
-from benchmarks import automl_peers, harness
+from benchmarks import harness
+from benchmarks.automl import workers
 from benchmarks.automl_models.evaluations import Evaluations
 from benchmarks.automl_models.models import MODELS, Model
 from benchmarks.tables.make_glmnet import _end_with_parent
@@ -89,7 +90,7 @@ def suggest(trial: Any, model: Model, name: str) -> Any:
 def start_worker() -> None:
     """Prepare a worker: no warnings, one thread, and an end when its parent ends."""
     _end_with_parent()
-    automl_peers._quiet()
+    workers.quiet()
 
 
 def scorer(stored: Evaluations, model: str, data_set: str) -> Score:
@@ -99,7 +100,7 @@ def scorer(stored: Evaluations, model: str, data_set: str) -> Score:
 
 def run_key(method: str, model: str, data_set: str, budget: int, seed: int) -> dict[str, Any]:
     """Return the key of a stored run of a method that has no past and is not jlibo."""
-    packages = harness.versions(automl_peers.NEEDS.get(method, ()))
+    packages = harness.versions(workers.NEEDS.get(method, ()))
     space = MODELS[model].space.spec()
     return dict(
         method=method, model=model, space=space, data=data_set, budget=budget, seed=seed, versions=packages
@@ -124,7 +125,7 @@ def play_alone(
 
     Runs of jlibo are not stored, because its source may change without its version.
     """
-    own_seed = automl_peers.seed_of(seed, zlib.crc32(data_set.encode()), 0)
+    own_seed = workers.seed_of(seed, zlib.crc32(data_set.encode()), 0)
     score = scorer(stored, model, data_set)
     if method == ALONE:
         return play_jlibo(MODELS[model], {data_set: score}, budget, own_seed)[data_set]

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from benchmarks.automl_table import blocks
 
 from benchmarks import harness
 from benchmarks.automl_models.methods import OURS
@@ -27,9 +26,7 @@ Runs = Mapping[tuple[str, int], Sequence[float]]
 
 def late_pairs(orders: Sequence[Sequence[str]]) -> list[tuple[str, int]]:
     """Return (data set, seed) for the data sets in the last half of each seed's order."""
-    return [
-        (name, seed) for seed, order in enumerate(orders) for name in order[blocks(len(order))[LAST_HALF]]
-    ]
+    return [(name, seed) for seed, order in enumerate(orders) for name in order[len(order) // 2 :]]
 
 
 def regrets(runs: Runs, best: Mapping[str, float], pairs: Sequence[tuple[str, int]]) -> np.ndarray:
