@@ -64,6 +64,9 @@ LONG_FILES = (
     "meta/test_adaptive.py",
     "test_docs.py",
     "tune/test_ask.py",
+    "sweeps/test_engines.py",
+    "tune/test_memory_processes.py",
+    "tune/test_tuner_processes.py",
 )
 """The files that take longest. They run first, so that no worker is left with one of them at the end."""
 
