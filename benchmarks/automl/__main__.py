@@ -189,14 +189,7 @@ def choose_methods(arguments: argparse.Namespace) -> list[str]:
         wanted = [name for name in wanted if name not in workers.NEEDS]
     if arguments.peers_only:
         wanted = [name for name in wanted if name in ("random", *workers.NEEDS)]
-    chosen = []
-    for name in wanted:
-        if name in workers.NEEDS and not workers.available(name):
-            needs = ", ".join(workers.NEEDS[name])
-            print(f"{name}: left out, because it needs {needs} (`make automl` has an environment with them)")
-        else:
-            chosen.append(name)
-    return chosen
+    return workers.installed(wanted)
 
 
 def read_arguments(words: list[str] | None = None) -> argparse.Namespace:

@@ -17,7 +17,7 @@ import multiprocessing
 import os
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,20 @@ NEEDS = {**peers.NEEDS, "rgpe": rgpe.NEEDS}
 FORMAT = 2
 SAVE_EVERY = 20.0  # seconds
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+def installed(methods: Iterable[str]) -> list[str]:
+    """Return the methods whose packages are installed; print the others with the packages they need."""
+    chosen = []
+    for method in methods:
+        if method in NEEDS and not available(method):
+            needs = ", ".join(NEEDS[method])
+            print(
+                f"{method}: left out, because it needs {needs} (`make tuners` installs them)"
+            )
+        else:
+            chosen.append(method)
+    return chosen
 
 
 def available(method: str) -> bool:

@@ -94,14 +94,7 @@ def choose_data(names: Sequence[str]) -> list[str]:
 
 def choose_methods(names: Sequence[str]) -> list[str]:
     """Return the methods whose packages are installed, in the order of `METHODS`; print the others."""
-    chosen = []
-    for method in methods.METHODS:
-        needs = workers.NEEDS.get(method, ())
-        if method in names and (not needs or workers.available(method)):
-            chosen.append(method)
-        elif method in names:
-            print(f"{method}: left out, because it needs {', '.join(needs)} (`make tuners`)")
-    return chosen
+    return workers.installed(method for method in methods.METHODS if method in names)
 
 
 def read_arguments(words: list[str] | None = None) -> argparse.Namespace:

@@ -11,6 +11,7 @@ import pytest
 import jlibo
 from jlibo.tune import modes
 from jlibo.tune.space.space import Float, SearchSpace
+from tests.tune.problem import play
 
 SPACE = SearchSpace(alpha=Float(0, 1), beta=Float(1e-3, 1e3, log=True))
 CONFIGS = [SPACE.from_unit(point) for point in SPACE.sample_unit(40, rng=np.random.default_rng(0))]
@@ -49,16 +50,6 @@ def tune(tuner, number):
 def curve(params, peak=1.0):
     """Return a score with its maximum at beta = 10**peak, and a weak effect of alpha."""
     return 1 - (np.log10(params["beta"]) - peak) ** 2 / 9 - 0.02 * (params["alpha"] - 0.5) ** 2
-
-
-def play(task, num_trials, fn):
-    """Ask and tell; return the suggested parameters."""
-    asked = []
-    for _ in range(num_trials):
-        trial = task.ask()
-        asked.append(trial.params)
-        task.tell(trial, fn(trial.params))
-    return asked
 
 
 def replay(tuner, result, number):
