@@ -43,9 +43,7 @@ def installed(methods: Iterable[str]) -> list[str]:
     for method in methods:
         if method in NEEDS and not available(method):
             needs = ", ".join(NEEDS[method])
-            print(
-                f"{method}: left out, because it needs {needs} (`make tuners` installs them)"
-            )
+            print(f"{method}: left out, because it needs {needs} (`make tuners` installs them)")
         else:
             chosen.append(method)
     return chosen
