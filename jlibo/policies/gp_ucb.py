@@ -15,8 +15,22 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jlibo.belief.posterior import Belief
+from jlibo.checks import ArrayLike
 from jlibo.fields import hyper_parameter
 from jlibo.policies.base import AbstractPolicy
+
+
+def kernel_width(
+    norm_bound: Float[ArrayLike, "*any"],
+    noise_level: Float[ArrayLike, "*any"],
+    gain: Float[ArrayLike, "*any"],
+    delta: Float[ArrayLike, "*any"],
+) -> Float[Array, "*any"]:
+    """Return `B + sigma sqrt(2 (gain + 1 + ln(1/delta)))` (Chowdhury & Gopalan 2017, Theorem 2).
+
+    It is proved for the regulariser lambda_ucb^2 = 1 + 2 / n.
+    """
+    return norm_bound + noise_level * jnp.sqrt(2 * (gain + 1 - jnp.log(delta)))
 
 
 @final
@@ -48,7 +62,7 @@ class TheoreticalNu(eqx.Module):
     def __call__(self, belief: Belief) -> Float[Array, ""]:
         """Return the coefficient for the next step."""
         gain = belief.posterior.information_gain
-        return self.norm_bound + self.noise_level * jnp.sqrt(2 * (gain + 1 - jnp.log(self.delta)))
+        return kernel_width(self.norm_bound, self.noise_level, gain, self.delta)
 
 
 @final

@@ -12,8 +12,16 @@ from typing import final
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jlibo.checks import ArrayLike
 from jlibo.fields import hyper_parameter
 from jlibo.policies.base import AbstractPolicy
+
+
+def ellipsoid_width(
+    norm_bound: Float[ArrayLike, "*any"], gain: Float[ArrayLike, "*any"], delta: Float[ArrayLike, "*any"]
+) -> Float[Array, "*any"]:
+    """Return `S + sqrt(2 (gain + ln(1/delta)))`, for a regulariser equal to the noise level."""
+    return norm_bound + jnp.sqrt(2 * (gain - jnp.log(delta)))
 
 
 @final
@@ -48,5 +56,4 @@ class OFUL(AbstractPolicy):
 
     def scores(self, belief, *, key):
         gain = belief.posterior.information_gain
-        radius = self.norm_bound + jnp.sqrt(2 * (gain - jnp.log(self.delta)))
-        return belief.mean + radius * belief.std
+        return belief.mean + ellipsoid_width(self.norm_bound, gain, self.delta) * belief.std
