@@ -1,4 +1,4 @@
-"""The command line: `jlibo list`, `jlibo reproduce`, `jlibo sweep`, `jlibo memory`."""
+"""The command line: `jlibo list`, `jlibo reproduce`, `jlibo sweep`, `jlibo memory`, `jlibo theory`."""
 
 import argparse
 import sys
@@ -7,6 +7,7 @@ from typing import Any, NoReturn, final
 from jlibo.cli import memory as memory_cli
 from jlibo.cli import reproduce as reproduce_cli
 from jlibo.cli import sweep as sweep_cli
+from jlibo.cli import theory as theory_cli
 from jlibo.cli.failures import UsageError as UsageError
 from jlibo.cli.failures import run_safely
 from jlibo.printable import printable
@@ -72,4 +73,5 @@ def _parser() -> argparse.ArgumentParser:
     reproduce_cli.add_parsers(commands)
     sweep_cli.add_parser(commands)
     memory_cli.add_parser(commands)
+    theory_cli.add_parser(commands)
     return parser

@@ -1,9 +1,18 @@
 """The paper's theory, computed: assumptions, recovery, regret bounds and a planner."""
 
+from jlibo.theory.assumptions import (
+    Finding,
+    check_data,
+    check_environment,
+    client_beta_min,
+    group_norms,
+    pooled_beta_min,
+)
 from jlibo.theory.compatibility import (
     exploration_constants,
     exploration_kappa,
     exploration_rows_needed,
+    exploration_slope,
     gram_constants,
     kappa_from_eigenvalue,
     kappa_from_gram,
@@ -27,6 +36,7 @@ from jlibo.theory.information_gain import (
     played_information_gain,
 )
 from jlibo.theory.kappa_search import Direction, KappaBracket, kappa_bracket, kappa_search
+from jlibo.theory.planner import Plan, plan
 from jlibo.theory.recovery import (
     design_failure,
     design_recovery_probability,
@@ -50,25 +60,35 @@ from jlibo.theory.regret import (
     lifelong_regret_bound,
     tasks_until_recovery,
 )
+from jlibo.theory.run_report import RunReport, exploration_design, report_run
 
 __all__ = [
     "Direction",
+    "Finding",
     "GreedyGain",
     "KappaBracket",
+    "Plan",
     "RegretBound",
+    "RunReport",
+    "check_data",
+    "check_environment",
+    "client_beta_min",
     "correct_share",
     "design_failure",
     "design_recovery_probability",
     "exact_vote_probability",
     "exploration_constants",
+    "exploration_design",
     "exploration_kappa",
     "exploration_rows_needed",
+    "exploration_slope",
     "failure_by_task",
     "federated_regret_bound",
     "full_kernel_regret",
     "gp_ucb_regret",
     "gram_constants",
     "greedy_information_gain",
+    "group_norms",
     "information_gain",
     "information_gain_bound",
     "kappa_bracket",
@@ -82,10 +102,13 @@ __all__ = [
     "map_moments",
     "margin",
     "midpoints",
+    "plan",
     "played_information_gain",
+    "pooled_beta_min",
     "population_kappa",
     "recovery_log_failure",
     "recovery_probability",
+    "report_run",
     "rows_needed",
     "signal",
     "signal_needed_by_clients",

@@ -291,6 +291,19 @@ def population_kappa(mean_square: Real, support_size: Real) -> Float[Array, "*an
     return jnp.sqrt(jnp.asarray(mean_square) / jnp.asarray(support_size))
 
 
+def exploration_slope(
+    num_features: int, support_size: int, delta: float, *, kernel_bound: float = 1.0, num_designs: int = 1
+) -> float:
+    """Return a in `kappa^2 >= limit - a / sqrt(n)`, the dependence of `exploration_kappa` on the rows.
+
+    **Arguments:** as in `exploration_kappa`.
+    """
+    log_term = math.log(4 * num_designs / delta)
+    diagonal = math.sqrt((log_term + math.log(num_features)) / 2)
+    off_diagonal = math.sqrt(2 * (log_term + 2 * math.log(num_features)))
+    return kernel_bound * (diagonal / support_size + off_diagonal * (7 - 1 / support_size))
+
+
 def exploration_rows_needed(
     num_features: int,
     support_size: int,
@@ -306,12 +319,8 @@ def exploration_rows_needed(
 
     **Arguments:** as in `exploration_kappa`; `kappa` is the value to exceed, by default 0.
     """
-    size = float(support_size)
-    # kappa^2 = limit - slope / sqrt(n), with the two deviations of `exploration_constants`.
-    limit = (mean_square + inner) / size - 7 * inner
-    log_term = math.log(4 * num_designs / delta)
-    diagonal = math.sqrt((log_term + math.log(num_features)) / 2)
-    off_diagonal = math.sqrt(2 * (log_term + 2 * math.log(num_features)))
-    slope = kernel_bound * (diagonal / size + off_diagonal * (7 - 1 / size))
-    gap = limit - kappa**2
+    slope = exploration_slope(
+        num_features, support_size, delta, kernel_bound=kernel_bound, num_designs=num_designs
+    )
+    gap = (mean_square + inner) / support_size - 7 * inner - kappa**2
     return (slope / gap) ** 2 if gap > 0 else math.inf
