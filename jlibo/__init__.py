@@ -29,6 +29,7 @@ from jlibo.features import Polynomial as Polynomial
 from jlibo.features import Scaled as Scaled
 from jlibo.features import Unpenalised as Unpenalised
 from jlibo.features import box_grid as box_grid
+from jlibo.features import box_midpoints as box_midpoints
 from jlibo.features import check_bounded as check_bounded
 from jlibo.features import max_kernel_diagonal as max_kernel_diagonal
 from jlibo.features import normalise as normalise

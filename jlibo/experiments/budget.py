@@ -6,6 +6,7 @@ not fit.
 
 from jlibo.experiments.experiment import Experiment
 from jlibo.experiments.protocols import Offline
+from jlibo.experiments.recovery import Recovery
 from jlibo.experiments.spec import SettingError
 from jlibo.sweeps.budget import free_host_memory
 
@@ -26,7 +27,10 @@ def bytes_of_batch(experiment: Experiment, seeds_at_once: int, *, itemsize: int 
     settings = experiment.settings()
     candidates = GRID * num_features if "support_size" in settings else 0
     posterior = num_features**2
-    if isinstance(protocol, Offline):
+    if isinstance(protocol, Recovery):
+        posterior = 0  # no task is played
+        rows = min(protocol.offline_rows, num_features)
+    elif isinstance(protocol, Offline):
         # The priors learned after each number of tasks are evaluated at the same time.
         posterior *= protocol.num_tasks
         rows = min(protocol.offline_rows, num_features)

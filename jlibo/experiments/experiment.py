@@ -16,6 +16,21 @@ from jlibo.printable import printable
 
 @final
 @dataclasses.dataclass(frozen=True)
+class Analysis:
+    """What an experiment computes and draws from its `ExperimentResult`, in place of the usual figure.
+
+    **Arguments:**
+
+    - `numbers`: function of the result that returns a dictionary for `summary.json`.
+    - `draw`: function of these numbers and a title that returns a matplotlib figure.
+    """
+
+    numbers: Callable[[Any], dict[str, Any]]
+    draw: Callable[[dict[str, Any], str], Any]
+
+
+@final
+@dataclasses.dataclass(frozen=True)
 class Experiment:
     """An experiment. Its settings are those of its specifications.
 
@@ -32,6 +47,7 @@ class Experiment:
       `make_fn(env, features, ...)` that returns one.
     - `protocol`: `Spec` of `Lifelong` or `Offline`.
     - `checks`: functions of all settings that raise a `SettingError` if these do not fit together.
+    - `analysis`: numbers and a figure of its own, made from the result; None for the usual figure.
 
     **Raises:** `SettingError` if settings do not fit together.
 
@@ -60,6 +76,7 @@ class Experiment:
     agents: Mapping[str, Spec]
     protocol: Spec
     checks: tuple[Callable[[Mapping[str, Any]], None], ...] = ()
+    analysis: Analysis | None = None
 
     def __post_init__(self):
         if not self.agents:

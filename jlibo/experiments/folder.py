@@ -156,7 +156,7 @@ def render(result: ExperimentResult, extra_timing: Mapping[str, float]) -> dict[
     np.savez_compressed(curves, allow_pickle=False, **arrays)
     files["curves.npz"] = curves.getvalue()
     try:
-        files |= _draw(result)
+        files |= _draw(result, summary)
     except Exception as error:
         # The numbers are expensive and a figure can be drawn from them later, so they are still written.
         warnings.warn(
@@ -178,12 +178,14 @@ def _finite_or_null(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _draw(result: ExperimentResult) -> dict[str, bytes]:
+def _draw(result: ExperimentResult, summary: Mapping[str, Any]) -> dict[str, bytes]:
     title = run_title(result.experiment)
     files = {}
     with matplotlib.rc_context({"figure.max_open_warning": 0}):
         runs = {name: run for name, run in result.results.items() if isinstance(run, LifelongResult)}
-        if not runs:
+        if result.experiment.analysis is not None:
+            figure = result.experiment.analysis.draw(summary["analysis"], title)
+        elif not runs:
             regret = {name: metrics.task_regret(run) for name, run in result.results.items()}
             sizes = {name: metrics.support_size(run) for name, run in result.results.items()}
             figure = plot.figure_offline(regret, sizes, title=title)

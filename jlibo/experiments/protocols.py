@@ -27,7 +27,7 @@ SEGMENT_TASKS = 7
 """Most tasks in a segment. Segments have equal length, a divisor of the number of tasks."""
 
 _PER_TASK, _PER_STEP = ("agent", "task"), ("agent", "task", "step")
-_FIELDS: dict[str, tuple[str, ...]] = {
+OFFLINE_FIELDS: dict[str, tuple[str, ...]] = {
     "regret": _PER_STEP,
     "support": ("agent", "task", "group"),
     "fell_back": _PER_TASK,
@@ -35,6 +35,7 @@ _FIELDS: dict[str, tuple[str, ...]] = {
     "gap": _PER_TASK,
     "num_steps": _PER_TASK,
 }
+"""The arrays of an `OfflineResult`, and their axes."""
 
 
 @final
@@ -107,7 +108,7 @@ class Lifelong(AbstractProtocol):
     @property
     def fields(self):
         steps = dict.fromkeys(("actions", "rewards", "explored"), _PER_STEP)
-        return {**_FIELDS, **steps, "num_explore": _PER_TASK}
+        return {**OFFLINE_FIELDS, **steps, "num_explore": _PER_TASK}
 
     @property
     def result_type(self):
@@ -165,7 +166,7 @@ class Offline(AbstractProtocol):
 
     @property
     def fields(self):
-        return _FIELDS
+        return OFFLINE_FIELDS
 
     @property
     def result_type(self):

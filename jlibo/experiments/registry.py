@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any, final
 
 from jlibo.checks import did_you_mean_or_known
-from jlibo.experiments import paper
+from jlibo.experiments import paper, theory
 from jlibo.experiments.experiment import Experiment
 from jlibo.experiments.spec import SettingError, Value
 from jlibo.printable import printable
 
+_BUILT_IN: dict[str, Experiment] = {**paper.EXPERIMENTS, **theory.EXPERIMENTS}
 _own: dict[str, Experiment] = {}
 
 
@@ -20,29 +21,29 @@ class _Registry(Mapping[str, Experiment]):
     """A read-only view of the registered experiments, sorted by name."""
 
     def __getitem__(self, name: str) -> Experiment:
-        return _own[name] if name in _own else paper.EXPERIMENTS[name]
+        return _own[name] if name in _own else _BUILT_IN[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(sorted({*paper.EXPERIMENTS, *_own}))
+        return iter(sorted({*_BUILT_IN, *_own}))
 
     def __len__(self) -> int:
-        return len({*paper.EXPERIMENTS, *_own})
+        return len({*_BUILT_IN, *_own})
 
 
 REGISTRY: Mapping[str, Experiment] = _Registry()
-"""Every experiment by its name: the paper's, and those that were registered."""
+"""Every experiment by its name: those of jlibo, and those that were registered."""
 
 
 def register(experiment: Experiment) -> Experiment:
     """Add an experiment to those that `jlibo list`, `reproduce` and `sweep` know, and return it.
 
-    The same name again replaces it; the names of the paper's experiments are taken.
+    The same name again replaces it; the names of jlibo's experiments are taken.
 
     **Raises:** `SettingError` for a name that is taken or that is no file name.
     """
     name = experiment.name
-    if name in paper.EXPERIMENTS:
-        raise SettingError(f"'name' should be another than '{name}', which is an experiment of the paper.")
+    if name in _BUILT_IN:
+        raise SettingError(f"'name' should be another than '{name}', which is an experiment of jlibo.")
     if not name or not all(letter.isalnum() or letter in "-_." for letter in name) or name.startswith("."):
         raise SettingError(
             f"'name' should consist of letters, digits, '-', '_' and '.', but got '{printable(name)}'."

@@ -16,6 +16,7 @@ def summarise(result: ExperimentResult) -> dict:
 
     Of each agent, `statuses` counts how its tasks ended, by `Status.label`. `unconverged_solves` counts the
     solves among them that did not converge; tasks whose values or rewards were not finite are no solves.
+    `analysis` has the numbers of the experiment's own analysis, if it has one.
     """
     agents = {}
     for name, run in result.results.items():
@@ -43,12 +44,14 @@ def summarise(result: ExperimentResult) -> dict:
             agents[name]["lifelong_regret"] = {"mean": float(mean), "se": float(error)}
             agents[name]["task_regret"] = run.regret.sum(-1).mean(0).tolist()
             agents[name]["simple_regret"] = _simple_regret(np.asarray(run.regret))
+    analysis = result.experiment.analysis
     return {
         "experiment": result.experiment.name,
         "settings": result.experiment.settings(),
         "seeds": result.num_seeds,
         "first_seed": result.first_seed,
         "agents": agents,
+        **({} if analysis is None else {"analysis": analysis.numbers(result)}),
         "timing": dict(result.timing),
     }
 

@@ -11,6 +11,7 @@
 
 from jlibo.features.base import AbstractFeatures as AbstractFeatures
 from jlibo.features.bounds import box_grid as box_grid
+from jlibo.features.bounds import box_midpoints as box_midpoints
 from jlibo.features.bounds import check_bounded as check_bounded
 from jlibo.features.bounds import max_kernel_diagonal as max_kernel_diagonal
 from jlibo.features.bounds import normalise as normalise

@@ -50,6 +50,30 @@ def box_grid(features: AbstractFeatures, num_per_dim: int | Sequence[int]) -> Fl
     return jnp.asarray(points, jnp.result_type(float))
 
 
+def box_midpoints(features: AbstractFeatures, num_per_dim: int) -> Float[Array, "points dim"]:
+    """Return the midpoints of the cells of an even grid over the box; no point is on its boundary.
+
+    **Arguments:**
+
+    - `features`: the map whose box is used.
+    - `num_per_dim`: cells per dimension, at least 2.
+
+    **Returns:** an array of shape `[points, dim]`.
+
+    **Raises:** `ValueError` for an invalid count.
+
+    ```python
+    import jlibo
+
+    print(jlibo.box_midpoints(jlibo.Cosine(50), 4)[:, 0])  # 0.125, 0.375, 0.625, 0.875
+    ```
+    """
+    grid = np.asarray(box_grid(features, num_per_dim), np.float64)
+    centre = (np.asarray(features.lower) + np.asarray(features.upper)) / 2
+    # The grid with ends, moved towards the centre of the box by half a cell.
+    return jnp.asarray(centre + (grid - centre) * (1 - 1 / num_per_dim), jnp.result_type(float))
+
+
 def sample_box(
     features: AbstractFeatures, num_points: int, *, key: PRNGKeyArray
 ) -> Float[Array, "points dim"]:

@@ -18,7 +18,6 @@ from jlibo.theory.compatibility import (
     kappa_from_gram,
     kappa_lower,
     map_moments,
-    midpoints,
     population_kappa,
 )
 from jlibo.theory.federated import (
@@ -101,7 +100,6 @@ __all__ = [
     "lifelong_regret_bound",
     "map_moments",
     "margin",
-    "midpoints",
     "plan",
     "played_information_gain",
     "pooled_beta_min",

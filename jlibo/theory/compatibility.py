@@ -25,7 +25,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from jlibo.checks import ArrayLike, fail
-from jlibo.features import AbstractFeatures, box_grid
+from jlibo.features import AbstractFeatures, box_midpoints
 from jlibo.theory import blocks
 
 Reading = Literal["proved", "printed"]
@@ -176,27 +176,11 @@ def map_moments(
         if features.dim > 3:
             fail("num_per_dim", f"given for features of {features.dim} dimensions", None)
         num_per_dim = {1: 10_000, 2: 200, 3: 30}[features.dim]
-    values = np.asarray(features(midpoints(features, num_per_dim)), np.float64)
+    values = np.asarray(features(box_midpoints(features, num_per_dim)), np.float64)
     second = values.T @ values / len(values)
     off = np.abs(second - np.diag(np.diag(second)))
     dtype = jnp.result_type(float)
     return jnp.asarray(np.diag(second).min(), dtype), jnp.asarray(off.max(), dtype)
-
-
-def midpoints(features: AbstractFeatures, num_per_dim: int) -> Float[Array, "points dim"]:
-    """Return the midpoints of the cells of an even grid over the box of a map; no point is on its boundary.
-
-    **Arguments:**
-
-    - `features`: the map whose box is used.
-    - `num_per_dim`: number of cells per dimension, at least 2.
-    """
-    grid = box_grid(features, num_per_dim)
-    low, high = np.asarray(features.lower), np.asarray(features.upper)
-    # Shrinks the grid of the cell ends towards the centre of the box by half a cell.
-    centre = (low + high) / 2
-    shrunk = centre + (np.asarray(grid, np.float64) - centre) * (1 - 1 / num_per_dim)
-    return jnp.asarray(shrunk, grid.dtype)
 
 
 def exploration_constants(

@@ -1,4 +1,4 @@
-"""A plan from stated assumptions: what the guarantees say at your numbers, and the lam and omega they suggest.
+"""A plan from stated assumptions: what the guarantees say at your numbers, and what settings they suggest.
 
 | here                     | paper                                                                        |
 |--------------------------|------------------------------------------------------------------------------|
@@ -48,7 +48,7 @@ class Plan:
     kappa_limit: float
     """The kappa of infinitely many uniform rows, sqrt(z / s*)."""
     kappa_rows: float
-    """Uniform rows from which Prop. 4.3 proves a kappa above 0 in all tasks, with probability 1 - delta / 4."""
+    """Uniform rows from which Prop. 4.3 proves a kappa above 0 in all tasks, at the level delta / 4."""
     lam: float
     """The lam of Theorem 3.3 after all tasks. After s tasks it is `lam * sqrt(num_tasks / s)`."""
     lam_federated: float

@@ -142,7 +142,7 @@ def test_moments_of_maps():
 
 
 def test_midpoints_are_inside_and_even():
-    points = np.asarray(theory.midpoints(jlibo.Legendre(3), 4))[:, 0]
+    points = np.asarray(jlibo.box_midpoints(jlibo.Legendre(3), 4))[:, 0]
     np.testing.assert_allclose(points, [-0.75, -0.25, 0.25, 0.75], atol=1e-6)
 
 

@@ -1,0 +1,189 @@
+"""The protocol of recovery experiments: learn from uniform rows, for several numbers of rows and kernels.
+
+| here                | paper                                                                             |
+|---------------------|-----------------------------------------------------------------------------------|
+| `Recovery`          | Meta-KGL on D_{1:s} of uniform rows, for s = 1, ..., m (Theorem 3.3)              |
+| `Sized.num_rows`    | n, the rows of a task that an agent sees                                          |
+| `Sized.num_kernels` | p, the base kernels that an agent knows                                           |
+
+All agents of a seed see the same tasks: one with fewer rows sees the first of them, one with fewer kernels
+the first of those. No task is played, so thousands of kernels are cheap. The regret of an agent is that of one
+action: the candidate with the highest posterior mean on a new task, after as many uniform rows.
+"""
+
+from collections.abc import Mapping
+from typing import Any, final
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Bool, Float
+
+from jlibo.belief.prior import Prior, PriorMixture
+from jlibo.envs import AbstractEnv
+from jlibo.experiments.protocols import OFFLINE_FIELDS, AbstractProtocol, World
+from jlibo.experiments.spec import SettingError
+from jlibo.features import AbstractFeatures
+from jlibo.fields import size
+from jlibo.lifelong.offline import OfflineResult
+from jlibo.lifelong.one_task import Draws, draw_task
+from jlibo.meta import AbstractMetaLearner, RunSizes, TaskData
+
+
+@final
+class Sized(eqx.Module):
+    """A meta-learner that sees the first rows of each task and knows the first base kernels only.
+
+    **Arguments:**
+
+    - `learner`: the meta-learner.
+    - `num_rows`: rows of each task that it sees.
+    - `num_kernels`: base kernels that it knows; None means all.
+    """
+
+    learner: AbstractMetaLearner
+    num_rows: int = eqx.field(static=True)
+    num_kernels: int | None = eqx.field(static=True, default=None)
+
+
+@final
+class Recovery(AbstractProtocol):
+    """Learn from uniform rows of up to `num_tasks` tasks; the agents are `Sized` meta-learners.
+
+    **Arguments:**
+
+    - `num_tasks`: largest number of tasks.
+    - `offline_rows`: rows that are drawn of each task, at least those that any agent sees.
+    """
+
+    num_tasks: int = size("num_tasks", 10)
+    offline_rows: int = size("offline_rows", 64)
+
+    @property
+    def horizon(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """One action is played."""
+        return 1
+
+    @property
+    def fields(self):
+        return OFFLINE_FIELDS
+
+    @property
+    def result_type(self):
+        return OfflineResult
+
+    @property
+    def num_segments(self):
+        return 1
+
+    @property
+    def seeds_at_once(self):
+        return 4
+
+    def start(self, world):
+        return ()
+
+    def advance(self, world: World, state, segment):
+        learners: Mapping[str, Any] = world.learners
+        results = {name: self._run(world, sized) for name, sized in learners.items()}
+        return results, state
+
+    def bytes_per_step(self, itemsize):
+        return itemsize
+
+    def _run(self, world: World, sized: Sized) -> OfflineResult:
+        env, features, learner = world.env, world.features, sized.learner
+        if sized.num_rows > self.offline_rows:
+            raise SettingError(
+                f"'offline_rows' should be at least {sized.num_rows}, the rows of an agent, "
+                f"but got {self.offline_rows}."
+            )
+        known = _known(features, sized.num_kernels)
+        groups = tuple(np.asarray(features.groups)[known].tolist())
+        rows, dtype = sized.num_rows, env.candidates.dtype
+        sizes = RunSizes(groups, self.num_tasks, rows, rows, dtype)
+        candidate_features = features(env.candidates)[:, known]
+
+        def learn(learner_state, index):
+            draws = draw_task(env, index, self.offline_rows, key=world.key)
+            data = _rows(draws, candidate_features, rows)
+            learner_state, info = learner.update(learner_state, data, sizes)
+            return learner_state, (learner.prior(learner_state, sizes), info)
+
+        _, (priors, infos) = lax.scan(learn, learner.init(sizes), jnp.arange(self.num_tasks))
+        test = draw_task(env, jnp.asarray(self.num_tasks), self.offline_rows, key=world.key)
+        data = _rows(test, candidate_features, rows)
+
+        def guess(prior):
+            mean = _posterior_mean(prior, data, candidate_features, world.policy.noise_std)
+            return (test.task.best_value - test.task.values[jnp.argmax(mean)])[None]
+
+        unknown = jnp.zeros((self.num_tasks, features.num_groups - sizes.num_groups), bool)
+        return OfflineResult(
+            jax.vmap(guess)(priors),
+            jnp.concatenate([infos.support, unknown], axis=1),
+            infos.fell_back,
+            infos.status,
+            infos.gap,
+            infos.num_steps,
+        )
+
+
+def exploration_rows(
+    env: AbstractEnv, features: AbstractFeatures, num_tasks: int, num_rows: int, key: Any
+) -> Float[Array, "tasks rows features"]:
+    """Return the rows that an agent of `Recovery` with all kernels sees in a world with this key."""
+    places = jax.vmap(lambda index: draw_task(env, index, num_rows, key=key).exploration)
+    return features(env.candidates)[places(jnp.arange(num_tasks))]
+
+
+def _known(features: AbstractFeatures, num_kernels: int | None) -> np.ndarray:
+    """Return the positions of the features of the first base kernels."""
+    groups = np.asarray(features.groups)
+    return np.flatnonzero(groups < (features.num_groups if num_kernels is None else num_kernels))
+
+
+def _rows(draws: Draws, candidate_features: Float[Array, "candidates features"], num_rows: int) -> TaskData:
+    places = draws.exploration[:num_rows]
+    rewards = draws.task.values[places] + draws.noise[:num_rows]
+    every: Bool[Array, " rows"] = jnp.ones(num_rows, bool)
+    return TaskData(candidate_features[places], rewards, every)
+
+
+def _posterior_mean(
+    prior: Prior | PriorMixture,
+    data: TaskData,
+    candidate_features: Float[Array, "candidates features"],
+    noise_std: Float[Array, ""],
+) -> Float[Array, " candidates"]:
+    """Return the posterior mean at the candidates, from the kernel matrix of the rows.
+
+    The matrix of the rows is small, and that of the features is not.
+    """
+    if not isinstance(prior, Prior) or prior.covariance.ndim != 1:
+        raise SettingError("the agents of 'Recovery' should have priors with a diagonal covariance.")
+    rows, rewards, dtype = data.features, data.rewards, data.features.dtype
+    weighted = rows * prior.covariance.astype(dtype)
+    noise = noise_std.astype(dtype) ** 2
+    matrix = jnp.matmul(weighted, rows.T, precision=lax.Precision.HIGHEST)
+    matrix = matrix + noise * jnp.eye(rows.shape[0], dtype=dtype)
+    residual = rewards - rows @ prior.mean.astype(dtype)
+    weights = prior.mean.astype(dtype) + weighted.T @ _solve(matrix, residual)
+    return jnp.matmul(candidate_features, weights, precision=lax.Precision.HIGHEST)
+
+
+def _solve(matrix: Float[Array, "rows rows"], right: Float[Array, " rows"]) -> Float[Array, " rows"]:
+    """Return the solution of a positive definite system, by elimination without LAPACK.
+
+    jax 0.10 can deadlock when several threads run LAPACK calls of batched programs.
+    """
+
+    def eliminate(place, table):
+        pivot = table[place] / table[place, place]
+        others = table - table[:, place][:, None] * pivot[None]
+        return others.at[place].set(pivot)
+
+    table = jnp.concatenate([matrix, right[:, None]], axis=1)
+    return lax.fori_loop(0, right.shape[0], eliminate, table)[:, -1]
