@@ -7,8 +7,8 @@
 | `Sized.num_kernels` | p, the base kernels that an agent knows                                           |
 
 All agents of a seed see the same tasks: one with fewer rows sees the first of them, one with fewer kernels
-the first of those. No task is played, so thousands of kernels are cheap. The regret of an agent is that of one
-action: the candidate with the highest posterior mean on a new task, after as many uniform rows.
+the first of those. No task is played, so thousands of kernels are cheap. The regret of an agent is that of
+one action: the candidate with the highest posterior mean on a new task, after as many uniform rows.
 """
 
 from collections.abc import Mapping
@@ -19,16 +19,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from jlibo.belief.prior import Prior, PriorMixture
-from jlibo.envs import AbstractEnv
+from jlibo.envs import AbstractEnv, Task
 from jlibo.experiments.protocols import OFFLINE_FIELDS, AbstractProtocol, World
 from jlibo.experiments.spec import SettingError
 from jlibo.features import AbstractFeatures
 from jlibo.fields import size
 from jlibo.lifelong.offline import OfflineResult
-from jlibo.lifelong.one_task import Draws, draw_task
+from jlibo.lifelong.one_task import draw_task
 from jlibo.meta import AbstractMetaLearner, RunSizes, TaskData
 
 
@@ -87,14 +87,34 @@ class Recovery(AbstractProtocol):
 
     def advance(self, world: World, state, segment):
         learners: Mapping[str, Any] = world.learners
-        results = {name: self._run(world, sized) for name, sized in learners.items()}
+        candidate_features = world.features(world.env.candidates)
+
+        def draw(index):
+            draws = draw_task(world.env, index, self.offline_rows, key=world.key)
+            rewards = draws.task.values[draws.exploration] + draws.noise
+            return candidate_features[draws.exploration], rewards, draws.task
+
+        # All tasks at once, the last of them to test on; the agents see parts of the same rows.
+        rows, rewards, tasks = jax.vmap(draw)(jnp.arange(self.num_tasks + 1))
+        test = jax.tree.map(lambda leaf: leaf[-1], tasks)
+        seen = TaskData(rows, rewards, jnp.ones(rewards.shape, bool))
+        results = {
+            name: self._run(world, sized, seen, test, candidate_features) for name, sized in learners.items()
+        }
         return results, state
 
     def bytes_per_step(self, itemsize):
         return itemsize
 
-    def _run(self, world: World, sized: Sized) -> OfflineResult:
-        env, features, learner = world.env, world.features, sized.learner
+    def _run(
+        self,
+        world: World,
+        sized: Sized,
+        seen: TaskData,
+        test: Task,
+        candidate_features: Float[Array, "candidates features"],
+    ) -> OfflineResult:
+        features, learner = world.features, sized.learner
         if sized.num_rows > self.offline_rows:
             raise SettingError(
                 f"'offline_rows' should be at least {sized.num_rows}, the rows of an agent, "
@@ -102,23 +122,22 @@ class Recovery(AbstractProtocol):
             )
         known = _known(features, sized.num_kernels)
         groups = tuple(np.asarray(features.groups)[known].tolist())
-        rows, dtype = sized.num_rows, env.candidates.dtype
-        sizes = RunSizes(groups, self.num_tasks, rows, rows, dtype)
-        candidate_features = features(env.candidates)[:, known]
+        num_rows = sized.num_rows
+        sizes = RunSizes(groups, self.num_tasks, num_rows, num_rows, candidate_features.dtype)
+        own = TaskData(
+            seen.features[:, :num_rows, known], seen.rewards[:, :num_rows], seen.explored[:, :num_rows]
+        )
 
-        def learn(learner_state, index):
-            draws = draw_task(env, index, self.offline_rows, key=world.key)
-            data = _rows(draws, candidate_features, rows)
+        def learn(learner_state, data):
             learner_state, info = learner.update(learner_state, data, sizes)
             return learner_state, (learner.prior(learner_state, sizes), info)
 
-        _, (priors, infos) = lax.scan(learn, learner.init(sizes), jnp.arange(self.num_tasks))
-        test = draw_task(env, jnp.asarray(self.num_tasks), self.offline_rows, key=world.key)
-        data = _rows(test, candidate_features, rows)
+        past, last = jax.tree.map(lambda leaf: leaf[:-1], own), jax.tree.map(lambda leaf: leaf[-1], own)
+        _, (priors, infos) = lax.scan(learn, learner.init(sizes), past)
 
         def guess(prior):
-            mean = _posterior_mean(prior, data, candidate_features, world.policy.noise_std)
-            return (test.task.best_value - test.task.values[jnp.argmax(mean)])[None]
+            mean = _posterior_mean(prior, last, candidate_features[:, known], world.policy.noise_std)
+            return (test.best_value - test.values[jnp.argmax(mean)])[None]
 
         unknown = jnp.zeros((self.num_tasks, features.num_groups - sizes.num_groups), bool)
         return OfflineResult(
@@ -143,13 +162,6 @@ def _known(features: AbstractFeatures, num_kernels: int | None) -> np.ndarray:
     """Return the positions of the features of the first base kernels."""
     groups = np.asarray(features.groups)
     return np.flatnonzero(groups < (features.num_groups if num_kernels is None else num_kernels))
-
-
-def _rows(draws: Draws, candidate_features: Float[Array, "candidates features"], num_rows: int) -> TaskData:
-    places = draws.exploration[:num_rows]
-    rewards = draws.task.values[places] + draws.noise[:num_rows]
-    every: Bool[Array, " rows"] = jnp.ones(num_rows, bool)
-    return TaskData(candidate_features[places], rewards, every)
 
 
 def _posterior_mean(

@@ -34,7 +34,7 @@ SCALES = (0.0, 0.125, 0.25, 0.5, 1.0, 2.0)
 """Factors on the forced exploration in `theory-exploration`."""
 ROWS = (2, 4, 8, 32, 128, 512)
 """Rows of a task in `theory-recovery`."""
-KERNELS = (50, 100, 200, 400, 800, 1600, 3200)
+KERNELS = (50, 200, 800, 3200)
 """Numbers of base kernels in `theory-kernels`."""
 
 
@@ -72,7 +72,7 @@ def distractors(
 
     An even grid of 1,000 points cannot tell cos(j pi x) from cos((1998 - j) pi x); random points can.
     """
-    points = sample_box(features, num_candidates, key=jax.random.key(0))
+    points = sample_box(features, num_candidates, key=jax.random.fold_in(key, 1))
     env = SyntheticEnv.draw(
         features,
         support_size=support_size,

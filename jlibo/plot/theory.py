@@ -80,7 +80,8 @@ def figure_regret(numbers: Mapping[str, Any], title: str | None = None) -> Figur
     axes[0].plot(tasks, bound["trivial"] * share, ":", color=RANDOM, label="no policy exceeds")
     axes[0].axhline(bound["total"], color=META, linestyle="--", linewidth=0.9, label="bound, LiBO, all tasks")
     axes[0].set_yscale("log")
-    _finish(axes[0], "tasks", "cumulative regret")
+    axes[0].set_ylim(top=30 * bound["trivial"])
+    _finish(axes[0], "tasks", "cumulative regret", "upper left")
     excess, exponents = numbers["excess"], numbers["exponents"]
     mean = np.asarray(excess["mean"])
     _band(axes[1], tasks, excess, META, f"LiBO - oracle, exponent {_number(exponents['excess in tasks'])}")
@@ -102,10 +103,9 @@ def figure_exploration(numbers: Mapping[str, Any], title: str | None = None) -> 
     """
     figure, axes = _panels(title)
     places, labels = np.arange(len(numbers["scale"])), [f"{scale:g}" for scale in numbers["scale"]]
-    for key, colour, words in (("regret", META, "all tasks"),):
-        mean = [one["mean"] for one in numbers[key]]
-        error = [one["se"] for one in numbers[key]]
-        axes[0].errorbar(places, mean, yerr=error, color=colour, marker="o", capsize=3, label=words)
+    mean = [one["mean"] for one in numbers["regret"]]
+    error = [one["se"] for one in numbers["regret"]]
+    axes[0].errorbar(places, mean, yerr=error, color=META, marker="o", capsize=3, label="all tasks")
     axes[0].set_ylim(bottom=0)
     _finish(axes[0], "forced exploration, times sqrt(n) / s^(1/4)", "lifelong regret")
     last = [one["mean"] for one in numbers["last_tasks"]]
@@ -119,7 +119,7 @@ def figure_exploration(numbers: Mapping[str, Any], title: str | None = None) -> 
         label="regret of a late task",
     )
     axes[1].set_ylim(bottom=0)
-    _finish(axes[1], "forced exploration, times sqrt(n) / s^(1/4)", "regret of a late task")
+    _finish(axes[1], "forced exploration, times sqrt(n) / s^(1/4)", "regret of a late task", "center left")
     other = axes[1].twinx()
     other.plot(
         places, numbers["recovery"], "--", color=FEDERATED, marker="s", label="kernels right at the end"
@@ -172,13 +172,13 @@ def _band(ax: Axes, x: np.ndarray, curve: Mapping[str, Any], colour: Any, label:
     ax.fill_between(x, mean - error, mean + error, color=colour, alpha=0.22, linewidth=0)
 
 
-def _finish(ax: Axes, x_label: str, y_label: str) -> None:
+def _finish(ax: Axes, x_label: str, y_label: str, legend: str = "best") -> None:
     ax.set_xlabel(x_label)
     ax.set_ylabel(y_label)
     ax.spines[["top", "right"]].set_visible(False)
     ax.grid(axis="y", color="#ececec", linewidth=0.8)
     ax.set_axisbelow(True)
-    ax.legend(fontsize="small", framealpha=0.8, edgecolor="none")
+    ax.legend(fontsize="small", framealpha=0.8, edgecolor="none", loc=legend)
 
 
 def _number(value: float | None) -> str:

@@ -1,0 +1,157 @@
+"""The theory experiments at small sizes: what agents see, the numbers of the analyses, and the files."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jlibo
+from jlibo import theory
+from jlibo.experiments import SettingError, find, folder, run_experiment, summarise
+from jlibo.experiments.recovery import exploration_rows
+from jlibo.lifelong.one_task import draw_task
+
+RECOVERY = {"num_features": 6, "num_tasks": 3, "offline_rows": 40, "noise_std": 0.002}
+RECOVERY |= {f"rows_{number}": rows for number, rows in enumerate((2, 3, 5, 8, 20, 40), 1)}
+KERNELS = {"num_features": 40, "among": 5, "num_tasks": 4, "rows": 6, "offline_rows": 6, "support_size": 2}
+KERNELS |= {f"kernels_{number}": kernels for number, kernels in enumerate((5, 10, 20, 40), 1)}
+LIFELONG = {"num_features": 6, "num_tasks": 6, "horizon": 9, "support_size": 2}
+
+
+@pytest.fixture(scope="module")
+def recovery():
+    return run_experiment(find("theory-recovery").changed(RECOVERY), num_seeds=3)
+
+
+@pytest.fixture(scope="module")
+def kernels():
+    return run_experiment(find("theory-kernels").changed(KERNELS), num_seeds=2)
+
+
+@pytest.fixture(scope="module")
+def regret():
+    return run_experiment(find("theory-regret").changed(LIFELONG), num_seeds=2)
+
+
+@pytest.fixture(scope="module")
+def exploration():
+    return run_experiment(find("theory-exploration").changed(LIFELONG), num_seeds=2)
+
+
+def test_agents_see_the_first_rows_of_the_same_tasks(recovery):
+    """The selection of the agent with 5 rows equals one group lasso on the rows drawn again."""
+    experiment = recovery.experiment
+    world = experiment.make_world(key=jax.random.fold_in(jax.random.key(0), 1))
+    draws = [draw_task(world.env, index, 40, key=world.key) for index in range(3)]
+    design = jnp.stack([world.features(world.env.candidates)[one.exploration[:5]] for one in draws])
+    np.testing.assert_allclose(
+        design, exploration_rows(world.env, world.features, 3, 40, world.key)[:, :5], atol=1e-6
+    )
+    targets = jnp.stack([one.task.values[one.exploration[:5]] + one.noise[:5] for one in draws])
+    lam = experiment["lam"] / np.sqrt(3)
+    solution = jlibo.group_lasso(design, targets, lam, tol=1e-6)
+    expected = np.asarray(solution.group_norms > 0.25 * np.sqrt(3))
+    np.testing.assert_array_equal(recovery.results["n=8"].support[1, -1], expected)
+
+
+def test_regret_is_that_of_the_best_guess(recovery):
+    """Posterior mean of the new task by NumPy, with the kernels that the agent selected."""
+    world = recovery.experiment.make_world(key=jax.random.fold_in(jax.random.key(0), 0))
+    run = recovery.results["n=128"]  # its setting is 20 rows here
+    test = draw_task(world.env, 3, 40, key=world.key)
+    features = np.asarray(world.features(world.env.candidates), np.float64)
+    support = run.support[0, -1] if run.support[0, -1].any() else np.ones(6, bool)
+    weights = features[:, support] / np.sqrt(support.sum())
+    places = np.asarray(test.exploration[:20])
+    rewards = np.asarray(test.task.values)[places] + np.asarray(test.noise[:20])
+    rows = weights[places]
+    mean = weights @ rows.T @ np.linalg.solve(rows @ rows.T + 0.01 * np.eye(20), rewards)
+    values = np.asarray(test.task.values)
+    np.testing.assert_allclose(run.regret[0, -1, 0], values.max() - values[mean.argmax()], atol=1e-3)
+
+
+def test_recovery_numbers(recovery):
+    numbers = summarise(recovery)["analysis"]
+    assert numbers["rows"] == [2, 3, 5, 8, 20, 40]
+    measured, worst = np.asarray(numbers["measured"]), np.asarray(numbers["worst_case"])
+    assert measured.shape == worst.shape == (6, 3)
+    np.testing.assert_allclose(numbers["kappa_limit"], 0.5, rtol=1e-3)
+    expected = theory.recovery_probability(
+        40.0, 3.0, 6, beta_min=0.5, omega=0.25, kappa=numbers["kappa_limit"], noise_std=0.002
+    )
+    np.testing.assert_allclose(worst[-1, -1], expected, rtol=1e-4)
+    assert worst[-1, -1] > 0, "the bound says something at this noise"
+    # More rows give a larger kappa and larger bounds; bounds are below what is measured.
+    lower, upper = np.asarray(numbers["kappa"]).T
+    assert (lower <= upper + 1e-6).all() and upper[-1] > upper[0]
+    assert numbers["own_design"][-1] >= worst[-1, -1] - 1e-6
+    assert measured[-1, -1] >= worst[-1, -1]
+    np.testing.assert_allclose(numbers["lam_of_the_theorem"][0], recovery.experiment["lam"], rtol=1e-3)
+
+
+def test_agents_know_the_first_kernels_only(kernels):
+    for count, run in zip((5, 10, 20, 40), kernels.results.values(), strict=True):
+        assert run.support.shape == (2, 4, 40)
+        assert not run.support[..., count:].any()
+    assert (kernels.true_support[:, :5].sum(1) == 2).all()
+    numbers = summarise(kernels)["analysis"]
+    assert numbers["kernels"] == [5, 10, 20, 40]
+    right = (kernels.results["p=50"].support == kernels.true_support[:, None]).all(-1)
+    np.testing.assert_allclose(numbers["recovery"][0], right.mean(0))
+    means = [one["mean"] for one in numbers["tasks_until"]]
+    slope = np.polyfit(np.log([5, 10, 20, 40]), means, 1)[0]
+    np.testing.assert_allclose(numbers["per_log_p"], slope, rtol=1e-6)
+
+
+def test_regret_numbers(regret):
+    numbers = summarise(regret)["analysis"]
+    totals = {name: run.regret.sum((1, 2)).mean() for name, run in regret.results.items()}
+    excess = totals["libo"] - totals["oracle"]
+    np.testing.assert_allclose(numbers["excess"]["mean"][-1], excess, rtol=1e-4)
+    split = numbers["split"]
+    parts = split["excess with wrong kernels"] + split["excess with right kernels"]
+    np.testing.assert_allclose(parts, excess, rtol=1e-4)
+    libo = regret.results["libo"]
+    np.testing.assert_allclose(split["exploration steps"], libo.regret[libo.explored].sum() / 2, rtol=1e-4)
+    bound = numbers["bound"]
+    assert bound["total"] == pytest.approx(bound["exploration"] + bound["mismatch"] + bound["oracle"])
+    assert totals["libo"] <= bound["total"] and not bound["reached"]
+
+
+def test_exploration_numbers(exploration):
+    numbers = summarise(exploration)["analysis"]
+    assert numbers["scale"] == [0.0, 0.125, 0.25, 0.5, 1.0, 2.0]
+    assert numbers["steps"][0] == 0 and numbers["steps"] == sorted(numbers["steps"])
+    first = exploration.results["x 0"].regret.sum((1, 2))
+    for place, run in enumerate(exploration.results.values()):
+        total = run.regret.sum((1, 2))
+        np.testing.assert_allclose(numbers["regret"][place]["mean"], total.mean(), rtol=1e-4)
+        np.testing.assert_allclose(
+            numbers["gain_over_none"][place]["mean"], (first - total).mean(), atol=1e-3
+        )
+
+
+@pytest.mark.parametrize("name", ["recovery", "kernels", "regret", "exploration"])
+def test_files_are_written(name, request, tmp_path):
+    result = request.getfixturevalue(name)
+    path, _ = folder.write_result(result, tmp_path, extra_timing={"import_s": 0.5})
+    assert (path / "figure.png").stat().st_size > 10_000 and (path / "figure.pdf").exists()
+    summary = json.loads((path / "summary.json").read_text())
+    assert summary["analysis"] and summary["agents"]
+
+
+def test_too_few_drawn_rows_are_refused():
+    with pytest.raises(SettingError, match="offline_rows"):
+        run_experiment(find("theory-recovery").changed({"num_features": 6, "offline_rows": 4}), num_seeds=1)
+
+
+def test_policies_of_exploration_differ():
+    policies = [type(find(f"theory-exploration{rest}").policy.make()) for rest in ("", "-ts", "-logei")]
+    assert policies == [jlibo.GPUCB, jlibo.GPTS, jlibo.LogExpectedImprovement]
+
+
+def test_names_are_taken():
+    with pytest.raises(SettingError, match="theory-regret"):
+        jlibo.experiments.register(find("theory-regret"))
