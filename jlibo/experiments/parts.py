@@ -3,6 +3,7 @@
 | environment      | tasks                                                                                  |
 |------------------|----------------------------------------------------------------------------------------|
 | `synthetic`      | the paper's data model, with a support drawn for each seed                             |
+| `synthetic_inside` | the same with candidates inside the domain, not on its boundary                      |
 | `glmnet`         | the elastic net on real data sets, by look-up, in a random order for each seed         |
 
 Settings are chosen on one half of the data sets and reported on the other. The halves take every second data
@@ -20,7 +21,7 @@ from jlibo.belief.prior import support_prior
 from jlibo.belief.scaling import AbstractScaling, RawRewards, Standardise
 from jlibo.envs import AbstractEnv, SyntheticEnv, TableEnv
 from jlibo.experiments.spec import SettingError
-from jlibo.features import AbstractFeatures, Cosine, Legendre, Unpenalised
+from jlibo.features import AbstractFeatures, Cosine, Legendre, Scaled, Unpenalised, box_midpoints
 from jlibo.meta import FixedPrior
 from jlibo.meta.exploration import CustomExploration
 from jlibo.tables import load_table
@@ -52,11 +53,35 @@ def synthetic(
     )
 
 
+def synthetic_inside(
+    features: AbstractFeatures,
+    *,
+    support_size: int,
+    norm_bound: float,
+    beta_min: float,
+    noise_std: float,
+    num_candidates: int,
+    key: PRNGKeyArray,
+) -> SyntheticEnv:
+    """Return the synthetic environment of one seed, with the midpoints of an even grid as candidates."""
+    return SyntheticEnv.draw(
+        features,
+        support_size=support_size,
+        norm_bound=norm_bound,
+        beta_min=beta_min,
+        noise_std=noise_std,
+        candidates=box_midpoints(features, num_candidates),
+        key=key,
+    )
+
+
 def check_synthetic(settings: Mapping[str, Any]) -> None:
     """Raise a `SettingError` if the settings of `synthetic` do not fit together."""
     for name in ("support_size", "norm_bound"):
         if not settings[name] > 0:
             raise SettingError(f"'{name}' should be above 0, but got {settings[name]}.")
+    if settings.get("num_candidates", 2) < 2:
+        raise SettingError(f"'num_candidates' should be at least 2, but got {settings['num_candidates']}.")
     for name in ("beta_min", "noise_std"):
         if not settings[name] >= 0:
             raise SettingError(f"'{name}' should be a number >= 0, but got {settings[name]}.")
@@ -127,23 +152,33 @@ def _effects(num_features: int) -> AbstractFeatures:
     return Unpenalised(products, ["constant"])
 
 
+def _orthonormal_legendre(num_features: int) -> AbstractFeatures:
+    # P_j has the mean square 1 / (2 j + 1) on [-1, 1].
+    polynomials = Legendre(num_features)
+    return Scaled(polynomials, [(2 * degree + 1) ** 0.5 for (degree,) in polynomials.degrees])
+
+
 _BASES = {
     "cosine": Cosine,
     "cosine2d": lambda num_features: Cosine(num_features, dim=2),
     "cosine2d-grid": lambda num_features: Cosine.grid(round(num_features**0.5), dim=2),
     "cosine2d-effects": _effects,
     "legendre": Legendre,
+    "legendre-orthonormal": _orthonormal_legendre,
 }
 
 
 def base_kernels(
-    features: Literal["cosine", "cosine2d", "cosine2d-grid", "cosine2d-effects", "legendre"],
+    features: Literal[
+        "cosine", "cosine2d", "cosine2d-grid", "cosine2d-effects", "legendre", "legendre-orthonormal"
+    ],
     num_features: int,
 ) -> AbstractFeatures:
     """Return base kernels by name.
 
     `cosine2d-grid` are the products of the paper. `cosine2d-effects` also has the main effects of each
-    coordinate, and a constant that is never penalised.
+    coordinate, and a constant that is never penalised. `legendre-orthonormal` are the polynomials scaled to a
+    mean square of one under the uniform distribution, as Prop. 4.3 requires; they exceed k_j(x, x) <= 1.
     """
     return _BASES[features](num_features)
 

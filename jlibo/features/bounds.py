@@ -39,6 +39,10 @@ def box_grid(features: AbstractFeatures, num_per_dim: int | Sequence[int]) -> Fl
     print(jlibo.box_grid(jlibo.Cosine(50, dim=2), 40).shape)  # (1600, 2)
     ```
     """
+    return jnp.asarray(_even_points(features, num_per_dim), jnp.result_type(float))
+
+
+def _even_points(features: AbstractFeatures, num_per_dim: int | Sequence[int]) -> np.ndarray:
     single = isinstance(num_per_dim, int)
     counts = (num_per_dim,) * features.dim if single else tuple(num_per_dim)
     for count in counts:
@@ -46,8 +50,7 @@ def box_grid(features: AbstractFeatures, num_per_dim: int | Sequence[int]) -> Fl
     if len(counts) != features.dim:
         fail("num_per_dim", f"one count, or {features.dim} counts", f"{len(counts)} counts")
     axes = [np.linspace(*ends) for ends in zip(features.lower, features.upper, counts, strict=True)]
-    points = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, features.dim)
-    return jnp.asarray(points, jnp.result_type(float))
+    return np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, features.dim)
 
 
 def box_midpoints(features: AbstractFeatures, num_per_dim: int) -> Float[Array, "points dim"]:
@@ -68,7 +71,7 @@ def box_midpoints(features: AbstractFeatures, num_per_dim: int) -> Float[Array, 
     print(jlibo.box_midpoints(jlibo.Cosine(50), 4)[:, 0])  # 0.125, 0.375, 0.625, 0.875
     ```
     """
-    grid = np.asarray(box_grid(features, num_per_dim), np.float64)
+    grid = _even_points(features, num_per_dim)
     centre = (np.asarray(features.lower) + np.asarray(features.upper)) / 2
     # The grid with ends, moved towards the centre of the box by half a cell.
     return jnp.asarray(centre + (grid - centre) * (1 - 1 / num_per_dim), jnp.result_type(float))
