@@ -38,7 +38,9 @@ class TheoreticalNu(eqx.Module):
     """The exploration coefficient with a regret guarantee (Chowdhury & Gopalan 2017, Theorem 2).
 
     `nu_i = B + sigma sqrt(2 (gain_{i-1} + 1 + ln(1/delta)))`, where `gain` is the information gain of the
-    points observed so far. It replaces its worst case gamma_{i-1}.
+    points observed so far. It replaces its worst case gamma_{i-1}. The guarantee is proved for a policy with
+    `noise_std = sqrt(1 + 2 / n)`; with a much smaller one the bands are too narrow, and `jlibo.OFUL` has a
+    width that holds.
 
     **Arguments:**
 

@@ -20,6 +20,7 @@ from jlibo.theory.compatibility import (
     map_moments,
     population_kappa,
 )
+from jlibo.theory.coverage import Coverage, band_ratio, measure_coverage, norm_of
 from jlibo.theory.federated import (
     correct_share,
     exact_vote_probability,
@@ -62,6 +63,7 @@ from jlibo.theory.regret import (
 from jlibo.theory.run_report import RunReport, exploration_design, report_run
 
 __all__ = [
+    "Coverage",
     "Direction",
     "Finding",
     "GreedyGain",
@@ -69,6 +71,7 @@ __all__ = [
     "Plan",
     "RegretBound",
     "RunReport",
+    "band_ratio",
     "check_data",
     "check_environment",
     "client_beta_min",
@@ -100,6 +103,8 @@ __all__ = [
     "lifelong_regret_bound",
     "map_moments",
     "margin",
+    "measure_coverage",
+    "norm_of",
     "plan",
     "played_information_gain",
     "pooled_beta_min",
