@@ -25,6 +25,7 @@ PUBLIC_MODULES = (
     "jlibo.tune",
     "jlibo.plot",
     "jlibo.experiments",
+    "jlibo.theory",
     "jlibo.metrics",
     "jlibo.posterior",
     "jlibo.integrations.optuna",
@@ -102,6 +103,7 @@ def test_python_blocks_run(page, quick_compilation, tmp_path, monkeypatch):
         "docs/optuna.md",
         "docs/sweeps.md",
         "docs/extending.md",
+        "docs/theory.md",
     ],
 )
 def test_guides_have_python_blocks(name):
