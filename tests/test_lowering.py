@@ -19,6 +19,7 @@ import pytest
 from jax import export
 
 import jlibo
+from jlibo import theory
 from jlibo.belief import posterior as gp
 from jlibo.belief.moments import Moments
 from jlibo.belief.prior import semidefinite_cholesky
@@ -50,6 +51,7 @@ POLICIES = {
 LEARNERS = {
     "FixedPrior": jlibo.FixedPrior(),
     "MetaKGL": jlibo.MetaKGL(0.1, 0.1),
+    "MetaKGL, noise": jlibo.MetaKGL(0.1, 0.1, lam_scaling="noise"),
     "FederatedMetaKGL": jlibo.FederatedMetaKGL(0.1, 0.1, 0.25),
     "MetaKeL": jlibo.MetaKeL(0.1),
     "SelfTunedMetaKGL": jlibo.SelfTunedMetaKGL(num_lams=2),
@@ -284,6 +286,13 @@ ENTRIES: dict[str, Callable[[], Entry]] = {
     "run_lifelong, functions": lambda: Entry(function_run, (KEY,)),
     "experiment lifelong-cosine": partial(of_experiment, "lifelong-cosine"),
     "experiment offline-cosine": partial(of_experiment, "offline-cosine"),
+    "kappa_search": lambda: Entry(
+        lambda design, mask, data: theory.kappa_search(
+            design, 2, mask=mask, num_starts=4, num_rounds=2, num_steps=3, key=key_of(data)
+        ),
+        (floats(2, 4, NUM_FEATURES), booleans(2, 4), KEY),
+        ("_search",),
+    ),
     "tuner learn": lambda: Entry(
         tuner_learn,
         (

@@ -6,6 +6,7 @@
 | `theory-regret`        | lifelong regret and its parts, beside the terms of Theorem 4.1                 |
 | `theory-exploration`   | forced exploration times 0, 1/8, ..., 2: how much is needed                    |
 | `theory-kernels`       | tasks until J_hat = J* against p = 50, ..., 3,200: the claim log p             |
+| `theory-lam`           | lam by the theorem, by the noise, by the data, as printed and as tuned         |
 
 `theory-exploration-ts` and `theory-exploration-logei` are the third with Thompson sampling and with the
 logarithm of expected improvement instead of GP-UCB. `theory_numbers` computes what they report.
@@ -21,12 +22,13 @@ from jaxtyping import PRNGKeyArray
 from jlibo.envs import AbstractEnv, SyntheticEnv
 from jlibo.experiments import theory_numbers
 from jlibo.experiments.experiment import Analysis, Experiment
+from jlibo.experiments.paper import EXPERIMENTS as EXPERIMENTS_OF_THE_PAPER
 from jlibo.experiments.parts import base_kernels, check_base_kernels, check_synthetic, oracle, synthetic
 from jlibo.experiments.protocols import Lifelong
 from jlibo.experiments.recovery import Recovery, Sized
 from jlibo.experiments.spec import Spec
 from jlibo.features import AbstractFeatures, sample_box
-from jlibo.meta import FederatedMetaKGL, FixedPrior, MetaKGL
+from jlibo.meta import FederatedMetaKGL, FixedPrior, MetaKGL, SelfTunedMetaKGL
 from jlibo.meta.exploration import ConstantExploration, DecreasingExploration
 from jlibo.policies import GPTS, GPUCB, LogExpectedImprovement
 
@@ -204,7 +206,42 @@ _KERNELS = Experiment(
     analysis=_analysis(theory_numbers.kernels, "figure_kernels"),
 )
 
+
+def _by_lam(name: str, of: str, *, data: str, tuned: float) -> Experiment:
+    """Return the lifelong experiment `of` with one agent for each way to choose lam."""
+    base = EXPERIMENTS_OF_THE_PAPER[of]
+    limit = base["beta_min"] / 2 * (0.5 if "cosine" in of else 1.0) / base["support_size"] / 8
+    ways = {
+        "printed": (0.5, "constant"),
+        "tuned": (tuned, "constant"),
+        "theorem": (limit, "sqrt"),
+        "noise": (4 * base["noise_std"], "noise"),
+    }
+
+    def learner(way: str) -> Spec:
+        lam, scaling = ways[way]
+        spec = Spec(MetaKGL, lam=lam, omega=0.25, data=data, lam_scaling=scaling, tol=1e-5)
+        return spec.named(lam=f"lam_{way}", lam_scaling=f"lam_scaling_{way}")
+
+    self_tuned = Spec(SelfTunedMetaKGL, noise_std=0.1, data=data).named(noise_std="likelihood_noise")
+    return dataclasses.replace(
+        base,
+        name=name,
+        summary=f"ways to choose lam on {of}: printed, tuned, theorem, noise, likelihood",
+        agents={
+            "oracle": Spec(oracle),
+            "full": Spec(FixedPrior),
+            **{way: learner(way) for way in ways},
+            "self-tuned": self_tuned,
+        },
+    )
+
+
 _ALL = (
+    _by_lam("theory-lam", "lifelong-cosine", data="exploration", tuned=0.5),
+    _by_lam("theory-lam-all", "lifelong-cosine-all", data="all", tuned=0.05),
+    _by_lam("theory-lam-legendre", "lifelong-legendre-orthonormal", data="exploration", tuned=0.5),
+    _by_lam("theory-lam-legendre-all", "lifelong-legendre-orthonormal-all", data="all", tuned=0.05),
     _RECOVERY,
     _REGRET,
     _EXPLORATION,

@@ -6,17 +6,28 @@
 | `omega`         | omega; j is kept when its group norm over s tasks exceeds omega sqrt(s)          |
 | `data`          | D^exp_{1:s} ("exploration") or D_{1:s} ("all", the variant of the appendix)      |
 | `lam_scaling`   | "constant", or "sqrt": lam / sqrt(s), as in the consistency theorem              |
+| `noise_scale`   | lambda / (4 sigma) at which the noise event of App. D has probability 1 - delta  |
 | the prior       | k_hat_s = (1/|J_hat|) sum_{j in J_hat} k_j                                       |
 """
 
 from typing import ClassVar, final
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jlibo.fields import choice, hyper_parameter
-from jlibo.meta.base import AbstractMetaLearner, RunSizes, TaskData, info_of, no_support, selected_prior
+from jlibo.meta.base import (
+    AbstractMetaLearner,
+    RunSizes,
+    TaskData,
+    group_array,
+    info_of,
+    no_support,
+    selected_prior,
+)
 from jlibo.meta.exploration import AbstractExploration, DecreasingExploration
 from jlibo.meta.past import PastTasks, no_past, penalised, remember
 from jlibo.meta.rows import DATA_CHOICES
@@ -44,6 +55,25 @@ def solve_past(
         features, targets, lam * ratio, groups=sizes.groups, init=init, tol=tol, max_steps=max_steps
     )
     return eqx.tree_at(lambda s: s.gap, solution, solution.gap / jnp.maximum(ratio, 1e-30))
+
+
+NOISE_DELTA = 0.1
+"""Probability that the noise exceeds the penalty of `lam_scaling="noise"` for some kernel."""
+
+
+def noise_scale(past: PastTasks, sizes: RunSizes) -> Float[Array, ""]:
+    """Return the smallest lam / (4 sigma) at which App. D bounds noise of level sigma below the penalty.
+
+    That is `max_j (sqrt(T_j) + sqrt(2 t_j log(p / delta))) / N`, where T_j is the trace of the features of
+    kernel j over all tasks and t_j the largest trace of a task, which bounds the spectral norm. It needs
+    neither c_1 nor kappa. It is 0 without data.
+    """
+    features, _ = penalised(past, sizes)
+    by_feature = (features**2).sum(1)
+    traces = jax.ops.segment_sum(by_feature.T, group_array(sizes), num_segments=sizes.num_groups)
+    log_term = np.log(sizes.num_groups / NOISE_DELTA)
+    spread = jnp.sqrt(traces.sum(1)) + jnp.sqrt(2 * log_term * traces.max(1))
+    return spread.max() / jnp.maximum(past.num_observations.sum(), 1)
 
 
 def no_coef(sizes: RunSizes) -> Float[Array, "tasks features"]:
@@ -89,8 +119,10 @@ class MetaKGL(AbstractMetaLearner):
     """After s tasks, a kernel is selected if its group norm exceeds omega * sqrt(s). At least 0."""
     data: str = choice("data", DATA_CHOICES)
     """Which steps of a task to use: "exploration" (forced exploration only) or "all"."""
-    lam_scaling: str = choice("lam_scaling", ("constant", "sqrt"))
-    """Penalty after s tasks: lam ("constant") or lam / sqrt(s) ("sqrt")."""
+    lam_scaling: str = choice("lam_scaling", ("constant", "sqrt", "noise"))
+    """Penalty after s tasks: lam ("constant"), lam / sqrt(s) ("sqrt"), or lam times the size that noise of
+    level one has in the data ("noise", see `jlibo.meta.meta_kgl.noise_scale`). With "noise", the theorem's
+    lam is four times the noise level."""
     exploration: AbstractExploration = DecreasingExploration()
     """Default schedule of forced exploration."""
     tol: float = 1e-6
@@ -116,7 +148,11 @@ class MetaKGL(AbstractMetaLearner):
 
     def _fit(self, past: PastTasks, num_done: Int[Array, ""], init: Float[Array, "tasks features"], sizes):
         root = jnp.sqrt(num_done.astype(sizes.dtype))
-        lam = self.lam / root if self.lam_scaling == "sqrt" else self.lam
+        lam = self.lam
+        if self.lam_scaling == "sqrt":
+            lam = lam / root
+        elif self.lam_scaling == "noise":
+            lam = lam * noise_scale(past, sizes)
         solution = solve_past(past, lam, sizes, init=init, tol=self.tol, max_steps=self.max_steps)
         support = solution.group_norms > self.omega * root
         # A failed solve has NaN coefficients, which must not be the start of the next one.

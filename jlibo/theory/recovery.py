@@ -7,6 +7,7 @@
 | `kappa`              | c_kappa, at most kappa(Phi)                                                       |
 | `signal`             | omega-bar c_kappa^2 sqrt(n) / (32 sigma), which must exceed 1                     |
 | `theorem_lam`        | lambda = omega-bar c_kappa^2 / (8 sqrt(m))                                        |
+| `noise_lam`          | the smallest lambda with lambda N / 4 above the noise, with probability 1 - delta  |
 | `recovery_log_failure` | log of p exp(-m (signal - 1)^2 / 2)                                             |
 | `design_failure`     | the sum over j in the corollaries of App. D, for a given design                   |
 | `federated.py`       | App. F, the vote of the clients                                                   |
@@ -139,6 +140,28 @@ def recovery_probability(
         reading=reading,
     )
     return jnp.abs(jnp.expm1(log_failure))  # 1 - exp(log_failure), without the sign of -0
+
+
+def noise_lam(
+    num_rows: Real, num_tasks: Real, num_kernels: Real, *, noise_std: Real, delta: Real
+) -> Float[Array, "*any"]:
+    """Return the smallest lam at which the noise event of App. D has probability at least 1 - delta.
+
+    It needs neither c_1 nor kappa. Theorem 3.3 says that recovery has probability 1 - delta if
+    `noise_lam <= theorem_lam`. `jlibo.MetaKGL(4 * noise_std, omega, lam_scaling="noise")` has this lam with
+    the traces of its own data.
+
+    **Arguments:** as in `recovery_probability`; `delta` is the probability that the noise is larger.
+
+    ```python
+    from jlibo import theory
+
+    print(theory.noise_lam(10, 30, 50, noise_std=0.1, delta=0.1))  # 0.038
+    ```
+    """
+    tasks = jnp.asarray(num_tasks)
+    level = 1 + jnp.sqrt(2 * _log_ratio(num_kernels, delta) / tasks)
+    return 4 * jnp.asarray(noise_std) * level / jnp.sqrt(jnp.asarray(num_rows) * tasks)
 
 
 # --- inverted -----------------------------------------------------------------------------------------------

@@ -87,6 +87,50 @@ def test_inversions_return_to_the_probability():
     assert theory.tasks_needed(delta, 4, 20, **NUMBERS) == np.inf
 
 
+def test_lam_of_the_noise_meets_that_of_the_theorem_at_the_rows_needed():
+    rows = theory.rows_needed(0.05, 5, 20, **NUMBERS)
+    by_noise = theory.noise_lam(rows, 5, 20, noise_std=NUMBERS["noise_std"], delta=0.05)
+    rest = {name: value for name, value in NUMBERS.items() if name != "noise_std"}
+    np.testing.assert_allclose(by_noise, theory.theorem_lam(5, **rest), rtol=1e-9)
+    at = lambda **changes: theory.noise_lam(  # noqa: E731
+        **{"num_rows": 10, "num_tasks": 5, "num_kernels": 20, "noise_std": 0.1, "delta": 0.1, **changes}
+    )
+    assert at(num_rows=11) < at() and at(num_tasks=6) < at() and at(delta=0.2) < at()
+    assert at(num_kernels=21) > at() and at(noise_std=0.11) > at() and at(noise_std=0.0) == 0
+
+
+def past_of(design, targets):
+    sizes = jlibo.RunSizes(
+        tuple(range(design.shape[-1])), design.shape[0], design.shape[1], design.shape[1], design.dtype
+    )
+    learner = jlibo.MetaKGL(4 * 0.5, 0.0, lam_scaling="noise")
+    state = learner.init(sizes)
+    for rows, rewards in zip(design, targets, strict=True):
+        data = jlibo.TaskData(rows, rewards, jnp.ones(len(rows), bool))
+        state, info = learner.update(state, data, sizes)
+    return state.past, sizes, info
+
+
+def test_noise_scale_of_features_of_size_one_is_the_worst_case():
+    design = jnp.asarray(orthogonal_design(3, 16, 6), float)
+    past, sizes, _ = past_of(design, jnp.zeros((3, 16)))
+    scale = jlibo.meta.meta_kgl.noise_scale(past, sizes)
+    expected = theory.noise_lam(16, 3, 6, noise_std=0.25, delta=jlibo.meta.meta_kgl.NOISE_DELTA)
+    np.testing.assert_allclose(scale, expected, rtol=1e-6)
+
+
+def test_noise_alone_selects_no_kernel():
+    """200 data sets of pure noise: lam = 4 sigma with "noise" selects a kernel in no more than 10 %."""
+    features = jlibo.Cosine(8)
+    design = features(jlibo.sample_box(features, 2 * 12, key=jax.random.key(0))).reshape(2, 12, 8)
+
+    def selected(key):
+        return past_of(design, 0.5 * jax.random.normal(key, (2, 12)))[2].support.any()
+
+    share = jax.jit(jax.vmap(selected))(jax.random.split(jax.random.key(1), 200)).mean()
+    assert share <= jlibo.meta.meta_kgl.NOISE_DELTA
+
+
 def test_small_failures_keep_their_precision_in_float32():
     numbers = {name: jnp.float32(value) for name, value in {**SIZES, **NUMBERS}.items()}
     exact = theory.recovery_log_failure(**{**SIZES, **NUMBERS, "num_tasks": 1000.0})
