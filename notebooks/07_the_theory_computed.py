@@ -155,10 +155,13 @@ print(theory.report_run(result, features, env.candidates, **assumed, key=key))
 # plays its first tasks with kernels that may lack one that is used; then no width holds.
 
 # %%
+env = jlibo.SyntheticEnv.draw(
+    features, support_size=2, norm_bound=1.0, beta_min=0.1, noise_std=0.1, key=jax.random.key(1)
+)
 agents = {
     "true kernels": jlibo.FixedPrior(fixed_prior=jlibo.support_prior(env.support, features.groups)),
     "all kernels": jlibo.FixedPrior(),
-    "LiBO": libo,
+    "LiBO": jlibo.MetaKGL(lam=0.05, omega=0.05),
 }
 bands = (("ellipsoid", 0.1), ("kernel", 0.1), ("kernel", (1 + 2 / 40) ** 0.5))
 for width, regulariser in bands[:1] if small else bands:
@@ -167,7 +170,7 @@ for width, regulariser in bands[:1] if small else bands:
         features,
         jlibo.GPUCB(nu=2.0, noise_std=regulariser),
         agents,
-        coef_norm=10.0,
+        coef_norm=1.0,
         width=width,
         num_tasks=2 if small else 50,
         horizon=8 if small else 40,

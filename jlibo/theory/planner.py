@@ -83,11 +83,13 @@ class Plan:
         """The assumptions that fail at these numbers, the hardest first."""
         found = []
         if self.mean_rows <= self.least_rows:
-            found.append(f"rows a task: {self.mean_rows:.3g} against more than {_count(self.least_rows)}")
+            found.append(
+                f"rows a task: {self.mean_rows:.3g} against more than {count_in_words(self.least_rows)}"
+            )
         if self.mean_rows < self.rows_proved:
             found.append(
                 f"informative data: {self.mean_rows:.3g} uniform rows a task; that their kappa suffices is "
-                f"proved from {_count(self.rows_proved)} on"
+                f"proved from {count_in_words(self.rows_proved)} on"
             )
         if self.reached and self.bound["total"] >= self.bound["trivial"]:
             found.append("horizon and tasks: the bound is not below the trivial one")
@@ -250,7 +252,7 @@ def _lines(one: Plan) -> list[str]:
         "Assumptions",
         f"  informative data: kappa^2 is at most z / s* = {one.kappa_limit**2:.3g} with any number of "
         "uniform rows.",
-        f"    Prop. 4.3 proves a kappa above 0 from {_count(one.kappa_rows)} rows a task on.",
+        f"    Prop. 4.3 proves a kappa above 0 from {count_in_words(one.kappa_rows)} rows a task on.",
         f"  beta-min: omega = {one.omega:g} leaves a margin of "
         f"{min(one.omega, one.beta_min - one.omega):g} on both sides.",
         "",
@@ -282,8 +284,8 @@ def _lines(one: Plan) -> list[str]:
         *lines,
         "What binds",
         *(f"  {words}" for words in one.binds),
-        f"  The guarantee of LiBO begins at a horizon of {_count(one.least_horizon)}, that of F-LiBO at "
-        f"{_count(one.least_horizon_federated)}.",
+        f"  The guarantee of LiBO begins at a horizon of {count_in_words(one.least_horizon)}, that of F-LiBO "
+        f"at {count_in_words(one.least_horizon_federated)}.",
         "  Below that the theorems neither promise recovery nor exclude it: let the data choose lam",
         "  (SelfTunedMetaKGL).",
     ]
@@ -295,12 +297,12 @@ def _recovery(one: Plan) -> list[str]:
     few = f", {_times(short)} too few." if short >= 1 else "."
     return [
         f"At the largest kappa it says something only for sqrt(n) > {root:.4g}, that is for more than "
-        f"{_count(one.least_rows)} rows a task;",
-        f"  {one.num_tasks:,} tasks need {_count(one.rows_needed)} rows each for a probability of "
+        f"{count_in_words(one.least_rows)} rows a task;",
+        f"  {one.num_tasks:,} tasks need {count_in_words(one.rows_needed)} rows each for a probability of "
         f"{1 - one.delta:.3g}.",
-        f"With the traces of uniform rows instead of the worst case: more than {_count(one.least_rows_own)} "
-        "rows a task.",
-        f"With the kappa that Prop. 4.3 proves: more than {_count(one.rows_proved)} rows a task.",
+        "With the traces of uniform rows instead of the worst case: more than "
+        f"{count_in_words(one.least_rows_own)} rows a task.",
+        f"With the kappa that Prop. 4.3 proves: more than {count_in_words(one.rows_proved)} rows a task.",
         f"The paper's exploration, sqrt(n) / s^(1/4), has {one.mean_rows:.3g} rows a task{few}",
     ]
 
@@ -314,7 +316,8 @@ def _exploration(one: Plan) -> str:
     return f"{factor} (explore_scale)"
 
 
-def _count(number: float) -> str:
+def count_in_words(number: float) -> str:
+    """Return a number of rows or steps as text: rounded, with two digits if it is very large or small."""
     if not math.isfinite(number):
         return "infinitely many"
     if number < 10:
@@ -323,4 +326,4 @@ def _count(number: float) -> str:
 
 
 def _times(factor: float) -> str:
-    return f"{_count(factor)} times"
+    return f"{count_in_words(factor)} times"

@@ -25,6 +25,7 @@ from jlibo.lifelong.play import LifelongResult
 from jlibo.theory import recovery, regret
 from jlibo.theory.information_gain import information_gain_bound, played_information_gain
 from jlibo.theory.kappa_search import kappa_bracket
+from jlibo.theory.planner import count_in_words
 
 
 def exploration_design(
@@ -221,7 +222,7 @@ def _lines(one: RunReport) -> list[str]:
     found = "did not stay right" if after is None else f"right from task {after} on"
     least = "no number of rows suffices"
     if math.isfinite(one.least_rows):
-        least = f"the theorem needs more than {one.least_rows:,.0f} rows a task"
+        least = f"the theorem needs more than {count_in_words(one.least_rows)} rows a task"
     measured, bound = one.regret, one.bound
     return [
         f"{one.num_tasks} tasks of {one.horizon} steps, {one.num_kernels} kernels, {one.mean_rows:.3g} "
