@@ -155,7 +155,8 @@ def _effects(num_features: int) -> AbstractFeatures:
 def _orthonormal_legendre(num_features: int) -> AbstractFeatures:
     # P_j has the mean square 1 / (2 j + 1) on [-1, 1].
     polynomials = Legendre(num_features)
-    return Scaled(polynomials, [(2 * degree + 1) ** 0.5 for (degree,) in polynomials.degrees])
+    degrees = jnp.asarray([degree for (degree,) in polynomials.degrees])
+    return Scaled(polynomials, jnp.sqrt(2.0 * degrees + 1))
 
 
 _BASES = {

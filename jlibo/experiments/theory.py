@@ -55,7 +55,7 @@ def sized_meta_kgl(
     tol: float = 1e-5,
 ) -> Sized:
     """Return Meta-KGL on the first `rows` rows of a task and the first `kernels` base kernels (0: all)."""
-    learner = MetaKGL(lam, omega, lam_scaling=lam_scaling, tol=tol)
+    learner = MetaKGL(lam=jnp.asarray(lam), omega=jnp.asarray(omega), lam_scaling=lam_scaling, tol=tol)
     return Sized(learner, rows, kernels or None)
 
 
@@ -213,12 +213,13 @@ def _by_lam(name: str, of: str, *, data: str, tuned: float) -> Experiment:
     `tuned` is the lam of lowest regret among five to seven, on seeds 100 to 109.
     """
     base = EXPERIMENTS_OF_THE_PAPER[of]
-    limit = base["beta_min"] / 2 * (0.5 if "cosine" in of else 1.0) / base["support_size"] / 8
+    numbers: dict[str, Any] = base.settings()
+    limit = numbers["beta_min"] / 2 * (0.5 if "cosine" in of else 1.0) / numbers["support_size"] / 8
     ways = {
         "printed": (0.5, "constant"),
         "tuned": (tuned, "constant"),
         "theorem": (limit, "sqrt"),
-        "noise": (4 * base["noise_std"], "noise"),
+        "noise": (4 * numbers["noise_std"], "noise"),
     }
 
     def learner(way: str) -> Spec:

@@ -172,7 +172,7 @@ def _band(ax: Axes, x: np.ndarray, curve: Mapping[str, Any], colour: Any, label:
     ax.fill_between(x, mean - error, mean + error, color=colour, alpha=0.22, linewidth=0)
 
 
-def _finish(ax: Axes, x_label: str, y_label: str, legend: str = "best") -> None:
+def _finish(ax: Axes, x_label: str, y_label: str, legend: Any = "best") -> None:
     ax.set_xlabel(x_label)
     ax.set_ylabel(y_label)
     ax.spines[["top", "right"]].set_visible(False)

@@ -15,16 +15,15 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jlibo.belief.posterior import Belief
-from jlibo.checks import ArrayLike
 from jlibo.fields import hyper_parameter
 from jlibo.policies.base import AbstractPolicy
 
 
 def kernel_width(
-    norm_bound: Float[ArrayLike, "*any"],
-    noise_level: Float[ArrayLike, "*any"],
-    gain: Float[ArrayLike, "*any"],
-    delta: Float[ArrayLike, "*any"],
+    norm_bound: Float[Array, "*any"],
+    noise_level: Float[Array, "*any"],
+    gain: Float[Array, "*any"],
+    delta: Float[Array, "*any"],
 ) -> Float[Array, "*any"]:
     """Return `B + sigma sqrt(2 (gain + 1 + ln(1/delta)))` (Chowdhury & Gopalan 2017, Theorem 2).
 

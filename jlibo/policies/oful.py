@@ -12,13 +12,12 @@ from typing import final
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jlibo.checks import ArrayLike
 from jlibo.fields import hyper_parameter
 from jlibo.policies.base import AbstractPolicy
 
 
 def ellipsoid_width(
-    norm_bound: Float[ArrayLike, "*any"], gain: Float[ArrayLike, "*any"], delta: Float[ArrayLike, "*any"]
+    norm_bound: Float[Array, "*any"], gain: Float[Array, "*any"], delta: Float[Array, "*any"]
 ) -> Float[Array, "*any"]:
     """Return `S + sqrt(2 (gain + ln(1/delta)))`, for a regulariser equal to the noise level."""
     return norm_bound + jnp.sqrt(2 * (gain - jnp.log(delta)))

@@ -36,6 +36,7 @@ from jlibo.theory.information_gain import (
     played_information_gain,
 )
 from jlibo.theory.kappa_search import Direction, KappaBracket, kappa_bracket, kappa_search
+from jlibo.theory.oracle_regret import full_kernel_regret, gp_ucb_regret, kernel_norm
 from jlibo.theory.planner import Plan, plan
 from jlibo.theory.recovery import (
     design_failure,
@@ -55,9 +56,6 @@ from jlibo.theory.regret import (
     RegretBound,
     failure_by_task,
     federated_regret_bound,
-    full_kernel_regret,
-    gp_ucb_regret,
-    kernel_norm,
     lifelong_regret_bound,
     tasks_until_recovery,
 )

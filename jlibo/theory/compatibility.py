@@ -259,7 +259,7 @@ def exploration_kappa(
     if reading == "proved":
         return kappa_from_gram(c_d, c_od, support_size)
     z, size, rows = jnp.asarray(mean_square), jnp.asarray(support_size), jnp.asarray(num_rows)
-    first = jnp.log(4 * jnp.asarray(num_features) / delta) / (2 * size)
+    first = jnp.log(4 * jnp.asarray(num_features) / jnp.asarray(delta)) / (2 * size)
     second = 50 * (jnp.log(4 / jnp.asarray(delta)) + 2 * jnp.log(jnp.asarray(num_features)))
     return jnp.sqrt(jnp.maximum(z / size - jnp.sqrt((first + second) / rows), 0))
 

@@ -94,11 +94,13 @@ def band_ratio(
     if width not in ("kernel", "ellipsoid"):
         fail("width", "'kernel' or 'ellipsoid'", repr(width))
 
+    norm, noise, level = jnp.asarray(norm_bound), jnp.asarray(noise_level), jnp.asarray(delta)
+
     def half_width(belief: Belief) -> Float[Array, ""]:
         gain = belief.posterior.information_gain
         if width == "kernel":
-            return kernel_width(norm_bound, noise_level, gain, delta)
-        return norm_bound + noise_level / jnp.asarray(regulariser) * ellipsoid_width(0.0, gain, delta)
+            return kernel_width(norm, noise, gain, level)
+        return norm + noise / jnp.asarray(regulariser) * ellipsoid_width(jnp.zeros(()), gain, level)
 
     def step(state, observed):
         state = running.with_features(state, features)

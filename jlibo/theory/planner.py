@@ -21,7 +21,7 @@ import numpy as np
 
 from jlibo.checks import check_count, check_finite, check_range, fail
 from jlibo.meta.exploration import DecreasingExploration
-from jlibo.theory import compatibility, recovery, regret
+from jlibo.theory import compatibility, oracle_regret, recovery, regret
 from jlibo.theory.federated import signal_needed_by_clients
 
 MAX_TASKS = 10_000_000
@@ -147,7 +147,7 @@ def plan(
     omega = beta_min / 2 if omega is None else omega
     _check(locals())
     kappa = math.sqrt(mean_square / support_size)
-    numbers = dict(beta_min=beta_min, omega=omega, kappa=kappa, noise_std=noise_std)
+    numbers: dict[str, Any] = dict(beta_min=beta_min, omega=omega, kappa=kappa, noise_std=noise_std)
     rates = DecreasingExploration().rates(num_tasks, horizon)
     counts = DecreasingExploration().counts(num_tasks, horizon)
     mean_rows = float(counts.mean())
@@ -159,10 +159,10 @@ def plan(
         return ((slope + math.sqrt(least) * signal * kappa**2) / kappa**2) ** 2
 
     by_client = float(signal_needed_by_clients(num_kernels, alpha))
-    bound_norm = float(regret.kernel_norm(norm, support_size))
-    rest = dict(noise_std=noise_std, delta=delta / 2, num_tasks=num_tasks)
-    oracle = regret.gp_ucb_regret(horizon, support_size, norm_bound=bound_norm, **rest)
-    full = regret.full_kernel_regret(
+    bound_norm = float(oracle_regret.kernel_norm(norm, support_size))
+    rest: dict[str, Any] = dict(noise_std=noise_std, delta=delta / 2, num_tasks=num_tasks)
+    oracle = oracle_regret.gp_ucb_regret(horizon, support_size, norm_bound=bound_norm, **rest)
+    full = oracle_regret.full_kernel_regret(
         horizon,
         num_kernels,
         num_kernels=num_kernels,

@@ -22,7 +22,7 @@ from jlibo.checks import check_shape, fail
 from jlibo.features import AbstractFeatures
 from jlibo.lifelong import metrics
 from jlibo.lifelong.play import LifelongResult
-from jlibo.theory import recovery, regret
+from jlibo.theory import oracle_regret, recovery, regret
 from jlibo.theory.information_gain import information_gain_bound, played_information_gain
 from jlibo.theory.kappa_search import kappa_bracket
 from jlibo.theory.planner import count_in_words
@@ -143,7 +143,7 @@ def report_run(
     bracket = kappa_bracket(design, support_size, groups=features.groups, mask=mask, key=key)
     lower, upper = float(bracket.lower), float(bracket.upper)
     rows = float(mask.sum()) / num_tasks
-    assumed = dict(beta_min=beta_min, omega=omega, noise_std=noise_std)
+    assumed: dict[str, Any] = dict(beta_min=beta_min, omega=omega, noise_std=noise_std)
 
     def probabilities(kappa: float) -> tuple[float, float]:
         # Theorem 3.3 has tasks of equal size; App. E the exponent N_s / (2 n_1) for others.
@@ -153,9 +153,9 @@ def report_run(
         )
         return 1 - float(failures[-1]), float(own)
 
-    norm_bound = float(regret.kernel_norm(norm, support_size))
+    norm_bound = float(oracle_regret.kernel_norm(norm, support_size))
     dim = support_size * round(features.num_features / features.num_groups)
-    task_regret = regret.gp_ucb_regret(
+    task_regret = oracle_regret.gp_ucb_regret(
         horizon,
         dim,
         norm_bound=norm_bound,
