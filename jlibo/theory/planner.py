@@ -53,6 +53,8 @@ class Plan:
     """The lam of Theorem 3.3 after all tasks. After s tasks it is `lam * sqrt(num_tasks / s)`."""
     lam_federated: float
     """The lam of a client."""
+    lam_noise: float
+    """The smallest lam that exceeds the noise of the exploration data with probability 1 - delta."""
     least_rows: float
     """Rows a task above which Theorem 3.3 says anything, for the worst design."""
     least_rows_own: float
@@ -199,6 +201,9 @@ def plan(
         ),
         lam=float(recovery.theorem_lam(num_tasks, beta_min=beta_min, omega=omega, kappa=kappa)),
         lam_federated=float(recovery.theorem_lam(1, beta_min=beta_min, omega=omega, kappa=kappa)),
+        lam_noise=float(
+            recovery.noise_lam(max(mean_rows, 1.0), num_tasks, num_kernels, noise_std=noise_std, delta=delta)
+        ),
         least_rows=least,
         least_rows_own=mean_square * least,
         rows_proved=proved(1.0),
@@ -286,8 +291,9 @@ def _lines(one: Plan) -> list[str]:
         *(f"  {words}" for words in one.binds),
         f"  The guarantee of LiBO begins at a horizon of {count_in_words(one.least_horizon)}, that of F-LiBO "
         f"at {count_in_words(one.least_horizon_federated)}.",
-        "  Below that the theorems neither promise recovery nor exclude it: let the data choose lam",
-        "  (SelfTunedMetaKGL).",
+        "  Below that the theorems neither promise recovery nor exclude it. A lam just above the noise of the",
+        f"  exploration data, {one.lam_noise:.2g}, needs none of the constants: "
+        f"MetaKGL(lam={4 * one.noise_std:g}, lam_scaling='noise').",
     ]
 
 

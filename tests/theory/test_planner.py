@@ -90,6 +90,9 @@ def test_plan_of_the_papers_numbers():
     text = str(plan)
     assert "sqrt(n) > 128" in text and "more than 16,384 rows a task" in text and "lam = 0.00057" in text
     assert "the guarantee never begins" in text
+    by_noise = theory.noise_lam(plan.mean_rows, 30, 50, noise_std=0.1, delta=0.1)
+    np.testing.assert_allclose(plan.lam_noise, by_noise, rtol=1e-6)
+    assert "MetaKGL(lam=0.4, lam_scaling='noise')" in text
 
 
 def test_plan_at_which_everything_holds():
