@@ -291,7 +291,8 @@ def _lines(one: Plan) -> list[str]:
         *(f"  {words}" for words in one.binds),
         f"  The guarantee of LiBO begins at a horizon of {count_in_words(one.least_horizon)}, that of F-LiBO "
         f"at {count_in_words(one.least_horizon_federated)}.",
-        "  Below that the theorems neither promise recovery nor exclude it. A lam just above the noise of the",
+        "  Below that the theorems neither promise recovery nor exclude it. A lam just above the noise "
+        "of the",
         f"  exploration data, {one.lam_noise:.2g}, needs none of the constants: "
         f"MetaKGL(lam={4 * one.noise_std:g}, lam_scaling='noise').",
     ]
