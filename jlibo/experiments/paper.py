@@ -42,7 +42,6 @@ from jlibo.experiments.parts import (
     random_search,
     scaling_of,
     synthetic,
-    synthetic_inside,
 )
 from jlibo.experiments.protocols import Lifelong, Offline
 from jlibo.experiments.spec import Spec
@@ -51,9 +50,7 @@ from jlibo.meta.exploration import ConstantExploration, DecreasingExploration
 from jlibo.policies import GPUCB
 
 _SYNTHETIC = Spec(synthetic, support_size=5, norm_bound=10.0, beta_min=0.5, noise_std=0.1)
-_INSIDE = Spec(
-    synthetic_inside, support_size=5, norm_bound=10.0, beta_min=0.5, noise_std=0.1, num_candidates=200
-)
+_INSIDE = Spec(synthetic, **_SYNTHETIC.settings(), num_candidates=200)
 _GLMNET = Spec(glmnet, half="all", metric="auc", noise_std=0.0)
 _POLICY = Spec(GPUCB, nu=10.0, noise_std=0.1).named(noise_std="regulariser")
 _LIFELONG = Spec(Lifelong, num_tasks=20, horizon=100, scaling=Spec(scaling_of, rewards="raw"))

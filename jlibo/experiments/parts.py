@@ -3,7 +3,6 @@
 | environment      | tasks                                                                                  |
 |------------------|----------------------------------------------------------------------------------------|
 | `synthetic`      | the paper's data model, with a support drawn for each seed                             |
-| `synthetic_inside` | the same with candidates inside the domain, not on its boundary                      |
 | `glmnet`         | the elastic net on real data sets, by look-up, in a random order for each seed         |
 
 Settings are chosen on one half of the data sets and reported on the other. The halves take every second data
@@ -40,37 +39,21 @@ def synthetic(
     norm_bound: float,
     beta_min: float,
     noise_std: float,
+    num_candidates: int | None = None,
     key: PRNGKeyArray,
 ) -> SyntheticEnv:
-    """Return the synthetic environment of one seed."""
+    """Return the synthetic environment of one seed.
+
+    Candidates are the paper's grid with the ends of the domain. If `num_candidates` is given, they are the
+    midpoints of that many cells per dimension, which are inside of it.
+    """
     return SyntheticEnv.draw(
         features,
         support_size=support_size,
         norm_bound=norm_bound,
         beta_min=beta_min,
         noise_std=noise_std,
-        key=key,
-    )
-
-
-def synthetic_inside(
-    features: AbstractFeatures,
-    *,
-    support_size: int,
-    norm_bound: float,
-    beta_min: float,
-    noise_std: float,
-    num_candidates: int,
-    key: PRNGKeyArray,
-) -> SyntheticEnv:
-    """Return the synthetic environment of one seed, with the midpoints of an even grid as candidates."""
-    return SyntheticEnv.draw(
-        features,
-        support_size=support_size,
-        norm_bound=norm_bound,
-        beta_min=beta_min,
-        noise_std=noise_std,
-        candidates=box_midpoints(features, num_candidates),
+        candidates=None if num_candidates is None else box_midpoints(features, num_candidates),
         key=key,
     )
 

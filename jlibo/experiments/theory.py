@@ -28,8 +28,8 @@ from jlibo.experiments.protocols import Lifelong
 from jlibo.experiments.recovery import Recovery, Sized
 from jlibo.experiments.spec import Spec
 from jlibo.features import AbstractFeatures, sample_box
-from jlibo.meta import FederatedMetaKGL, FixedPrior, MetaKGL, SelfTunedMetaKGL
-from jlibo.meta.exploration import ConstantExploration, DecreasingExploration
+from jlibo.meta import FixedPrior, MetaKGL, SelfTunedMetaKGL
+from jlibo.meta.exploration import DecreasingExploration
 from jlibo.policies import GPTS, GPUCB, LogExpectedImprovement
 
 SCALES = (0.0, 0.125, 0.25, 0.5, 1.0, 2.0)
@@ -136,38 +136,12 @@ _RECOVERY = Experiment(
     analysis=_analysis(theory_numbers.recovery, "figure_recovery"),
 )
 
-_REGRET = Experiment(
-    "theory-regret",
-    "Theorem 4.1: measured lifelong regret, its parts, and the bound",
-    environment=_SYNTHETIC.changed({"support_size": 3, "noise_std": 0.1}),
-    features=Spec(base_kernels, features="cosine", num_features=20),
-    policy=_POLICY,
-    agents={
-        "oracle": Spec(oracle),
-        "full": Spec(FixedPrior),
-        "libo": Spec(
-            MetaKGL,
-            lam=0.5,
-            omega=0.25,
-            data="exploration",
-            lam_scaling="constant",
-            exploration=Spec(DecreasingExploration, scale=1.0).named(scale="explore_scale"),
-            tol=1e-5,
-        ),
-        "flibo": Spec(
-            FederatedMetaKGL,
-            lam=0.2,
-            omega=0.25,
-            alpha=0.25,
-            data="exploration",
-            exploration=Spec(ConstantExploration, scale=1.0).named(scale="explore_scale"),
-            tol=1e-5,
-        ).named(lam="lam_federated", omega="omega_federated"),
-    },
-    protocol=Spec(Lifelong, num_tasks=40, horizon=64),
-    checks=_CHECKS,
+_REGRET = dataclasses.replace(
+    EXPERIMENTS_OF_THE_PAPER["lifelong-cosine"],
+    name="theory-regret",
+    summary="Theorem 4.1: measured lifelong regret, its parts, and the bound",
     analysis=_analysis(theory_numbers.regret, "figure_regret"),
-)
+).changed({"num_features": 20, "support_size": 3, "num_tasks": 40, "horizon": 64})
 
 _EXPLORATION = Experiment(
     "theory-exploration",

@@ -132,11 +132,8 @@ def regret(result: Any) -> dict[str, Any]:
     )
     return {
         "tasks": list(range(1, num_tasks + 1)),
-        "cumulative": {
-            name: dict(zip(("mean", "se"), _mean_and_error(values), strict=True))
-            for name, values in cumulative.items()
-        },
-        "excess": dict(zip(("mean", "se"), _mean_and_error(excess), strict=True)),
+        "cumulative": {name: _mean_and_error(values) for name, values in cumulative.items()},
+        "excess": _mean_and_error(excess),
         "split": {
             # The last two add up to the excess over the oracle; exploration is a part of both.
             "exploration steps": float(forced.sum(1).mean()),
@@ -152,11 +149,7 @@ def regret(result: Any) -> dict[str, Any]:
             "theorem in steps": 0.5,
         },
         "bound": {
-            "exploration": float(bound.exploration),
-            "mismatch": float(bound.mismatch),
-            "oracle": float(bound.oracle),
-            "total": float(bound.total),
-            "trivial": float(bound.trivial),
+            **bound.as_dict(),
             "wrong_tasks": int(bound.wrong_tasks),
             "reached": bool(bound.reached),
         },
@@ -173,14 +166,12 @@ def exploration(result: Any) -> dict[str, Any]:
     none = scales.index(0.0) if 0.0 in scales else None
     return {
         "scale": scales,
-        "regret": [dict(zip(("mean", "se"), _mean_and_error(one), strict=True)) for one in totals],
-        "last_tasks": [dict(zip(("mean", "se"), _mean_and_error(one), strict=True)) for one in last],
+        "regret": [_mean_and_error(one) for one in totals],
+        "last_tasks": [_mean_and_error(one) for one in last],
         "recovery": [float(_recovered(run, result)[:, -1].mean()) for run in result.results.values()],
         "steps": [float(np.asarray(run.num_explore).sum(-1).mean()) for run in result.results.values()],
         # Seeds share their tasks, so differences are paired.
-        "gain_over_none": None
-        if none is None
-        else [dict(zip(("mean", "se"), _mean_and_error(totals[none] - one), strict=True)) for one in totals],
+        "gain_over_none": None if none is None else [_mean_and_error(totals[none] - one) for one in totals],
     }
 
 
@@ -198,7 +189,7 @@ def kernels(result: Any) -> dict[str, Any]:
         "kernels": counts,
         "tasks": list(range(1, settings["num_tasks"] + 1)),
         "recovery": [runs.mean(0).tolist() for runs in recovered],
-        "tasks_until": [dict(zip(("mean", "se"), _mean_and_error(one), strict=True)) for one in until],
+        "tasks_until": [_mean_and_error(one) for one in until],
         "never": [float((~runs[:, -1]).mean()) for runs in recovered],
         "per_log_p": float(slope),
         "at_p_1": float(start),
@@ -216,9 +207,9 @@ def _stays_right(right: np.ndarray) -> int:
     return 1 if wrong.size == 0 else int(wrong[-1]) + 2
 
 
-def _mean_and_error(values: np.ndarray) -> tuple[Any, Any]:
+def _mean_and_error(values: np.ndarray) -> dict[str, Any]:
     mean, error = metrics.mean_and_standard_error(np.asarray(values, float))
-    return np.asarray(mean).tolist(), np.asarray(error).tolist()
+    return {"mean": np.asarray(mean).tolist(), "se": np.asarray(error).tolist()}
 
 
 def _exponent(curve: np.ndarray) -> float:

@@ -35,6 +35,11 @@ Real = Float[ArrayLike, "*any"]
 """A number or an array; the functions of this package broadcast their arguments."""
 
 
+def as_real(number: Real) -> Float[Array, "*any"]:
+    """Return a count as an array of floats: a whole number above 2^31 is out of the range of int32."""
+    return jnp.asarray(float(number) if isinstance(number, int) else number)
+
+
 def check_reading(reading: str) -> None:
     """Raise a `ValueError` for a reading other than "proved" and "printed"."""
     if reading not in ("proved", "printed"):
@@ -95,7 +100,7 @@ def kappa_from_gram(
     ```
     """
     check_reading(reading)
-    c_d, c_od, size = jnp.asarray(c_d), jnp.asarray(c_od), jnp.asarray(support_size)
+    c_d, c_od, size = jnp.asarray(c_d), jnp.asarray(c_od), as_real(support_size)
     square = (c_d + c_od) / size - 7 * c_od if reading == "proved" else c_d / size - 5 * c_od
     return jnp.sqrt(jnp.maximum(square, 0))
 
@@ -214,9 +219,9 @@ def exploration_constants(
     print(theory.exploration_constants(1000, 50, 0.5, 0.1))
     ```
     """
-    rows, bound = jnp.asarray(num_rows), jnp.asarray(kernel_bound)
-    failures = jnp.asarray(num_designs) / jnp.asarray(delta)
-    log_features = jnp.log(jnp.asarray(num_features))
+    rows, bound = as_real(num_rows), jnp.asarray(kernel_bound)
+    failures = as_real(num_designs) / jnp.asarray(delta)
+    log_features = jnp.log(as_real(num_features))
     diagonal = jnp.sqrt((jnp.log(4 * failures) + log_features) / (2 * rows))
     off_diagonal = jnp.sqrt(2 * (jnp.log(4 * failures) + 2 * log_features) / rows)
     return jnp.asarray(mean_square) - bound * diagonal, jnp.asarray(inner) + bound * off_diagonal
@@ -258,9 +263,9 @@ def exploration_kappa(
     )
     if reading == "proved":
         return kappa_from_gram(c_d, c_od, support_size)
-    z, size, rows = jnp.asarray(mean_square), jnp.asarray(support_size), jnp.asarray(num_rows)
-    first = jnp.log(4 * jnp.asarray(num_features) / jnp.asarray(delta)) / (2 * size)
-    second = 50 * (jnp.log(4 / jnp.asarray(delta)) + 2 * jnp.log(jnp.asarray(num_features)))
+    z, size, rows = jnp.asarray(mean_square), as_real(support_size), as_real(num_rows)
+    first = jnp.log(4 * as_real(num_features) / jnp.asarray(delta)) / (2 * size)
+    second = 50 * (jnp.log(4 / jnp.asarray(delta)) + 2 * jnp.log(as_real(num_features)))
     return jnp.sqrt(jnp.maximum(z / size - jnp.sqrt((first + second) / rows), 0))
 
 
@@ -272,7 +277,7 @@ def population_kappa(mean_square: Real, support_size: Real) -> Float[Array, "*an
     - `mean_square`: z, the smallest mean square of a feature.
     - `support_size`: s*.
     """
-    return jnp.sqrt(jnp.asarray(mean_square) / jnp.asarray(support_size))
+    return jnp.sqrt(jnp.asarray(mean_square) / as_real(support_size))
 
 
 def exploration_slope(

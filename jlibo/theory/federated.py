@@ -29,7 +29,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jlibo.checks import ArrayLike, check_range, check_shape
-from jlibo.theory.compatibility import Reading, Real, check_reading
+from jlibo.theory.compatibility import Reading, Real, as_real, check_reading
 
 _ROUND_OFF = 1e-5  # as in `jlibo.meta.federated.server_vote`
 
@@ -55,7 +55,7 @@ def signal_needed_by_clients(num_kernels: Real, alpha: Real) -> Float[Array, "*a
     - `num_kernels`: p.
     - `alpha`: share of votes that a kernel needs.
     """
-    return 1 + jnp.sqrt(2 * jnp.log(jnp.asarray(num_kernels) / (1 - correct_share(alpha))))
+    return 1 + jnp.sqrt(2 * jnp.log(as_real(num_kernels) / (1 - correct_share(alpha))))
 
 
 def vote_exponent(
@@ -107,7 +107,7 @@ def vote_probability(
     check_shape("client_probabilities", jnp.asarray(client_probabilities), ("clients",))
     v = jnp.asarray(client_probabilities)
     exponent = v.shape[0] * vote_exponent(v.mean(), alpha, reading=reading)
-    log_count = jnp.log(jnp.asarray(num_kernels)) if reading == "printed" else 0.0
+    log_count = jnp.log(as_real(num_kernels)) if reading == "printed" else 0.0
     return jnp.abs(jnp.expm1(jnp.minimum(log_count - exponent, 0)))
 
 

@@ -25,7 +25,7 @@ from jlibo.belief.prior import Prior
 from jlibo.checks import ArrayLike, check_count, check_shape
 from jlibo.features import AbstractFeatures
 from jlibo.lifelong.play import LifelongResult
-from jlibo.theory.compatibility import Real
+from jlibo.theory.compatibility import Real, as_real
 
 GREEDY_SHARE = 0.6321205588285577
 """1 - 1/e: the greedy gain is at least this share of the largest one (Nemhauser, Wolsey & Fisher 1978)."""
@@ -49,8 +49,8 @@ def information_gain_bound(
     print(theory.information_gain_bound(100, 5, 0.1))  # 19.0
     ```
     """
-    dim = jnp.asarray(num_features)
-    share = jnp.asarray(kernel_bound) * jnp.asarray(num_steps) / (jnp.asarray(regulariser) ** 2 * dim)
+    dim = as_real(num_features)
+    share = jnp.asarray(kernel_bound) * as_real(num_steps) / (jnp.asarray(regulariser) ** 2 * dim)
     return dim / 2 * jnp.log1p(share)
 
 

@@ -21,7 +21,7 @@ from jaxtyping import Array, Float
 
 from jlibo.policies.gp_ucb import kernel_width
 from jlibo.policies.oful import ellipsoid_width
-from jlibo.theory.compatibility import Reading, Real, check_reading
+from jlibo.theory.compatibility import Reading, Real, as_real, check_reading
 from jlibo.theory.information_gain import information_gain_bound
 
 
@@ -33,7 +33,7 @@ def kernel_norm(coef_norm: Real, num_kernels: Real) -> Float[Array, "*any"]:
     - `coef_norm`: ||beta||_2, such as the `norm_bound` of `jlibo.SyntheticEnv`.
     - `num_kernels`: |J|.
     """
-    return jnp.sqrt(jnp.asarray(num_kernels)) * jnp.asarray(coef_norm)
+    return jnp.sqrt(as_real(num_kernels)) * jnp.asarray(coef_norm)
 
 
 def gp_ucb_regret(
@@ -74,8 +74,8 @@ def gp_ucb_regret(
     ```
     """
     check_reading(reading)
-    steps = jnp.asarray(horizon)
-    level = jnp.asarray(delta) / (jnp.asarray(num_tasks) if reading == "proved" else 1)
+    steps = as_real(horizon)
+    level = jnp.asarray(delta) / (as_real(num_tasks) if reading == "proved" else 1)
     if regulariser is None:
         lam = jnp.sqrt(1 + 2 / steps) if reading == "proved" else 1 + 2 / steps
         gain = _gain(information_gain, steps, num_features, lam)
@@ -112,7 +112,7 @@ def full_kernel_regret(
 
     - `num_kernels`, `support_size`: p and s*. The norm of f grows by sqrt(p / s*); "printed" has p / s*.
     """
-    ratio = jnp.asarray(num_kernels) / jnp.asarray(support_size)
+    ratio = as_real(num_kernels) / as_real(support_size)
     factor = jnp.sqrt(ratio) if reading == "proved" else ratio
     return gp_ucb_regret(
         horizon,

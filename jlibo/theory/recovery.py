@@ -23,7 +23,7 @@ from jaxtyping import Array, Bool, Float
 
 from jlibo.checks import ArrayLike
 from jlibo.theory import blocks
-from jlibo.theory.compatibility import Reading, Real, check_reading
+from jlibo.theory.compatibility import Reading, Real, as_real, check_reading
 
 
 def margin(beta_min: Real, omega: Real) -> Float[Array, "*any"]:
@@ -53,7 +53,7 @@ def theorem_lam(num_tasks: Real, *, beta_min: Real, omega: Real, kappa: Real) ->
     print(theory.theorem_lam(30, beta_min=0.5, omega=0.25, kappa=0.1**0.5))  # 0.00057
     ```
     """
-    return margin(beta_min, omega) * jnp.asarray(kappa) ** 2 / (8 * jnp.sqrt(jnp.asarray(num_tasks)))
+    return margin(beta_min, omega) * jnp.asarray(kappa) ** 2 / (8 * jnp.sqrt(as_real(num_tasks)))
 
 
 def signal(
@@ -67,7 +67,7 @@ def signal(
     - `beta_min`, `omega`, `kappa`: as in `theorem_lam`.
     - `noise_std`: sigma; infinite signal for 0.
     """
-    strength = margin(beta_min, omega) * jnp.asarray(kappa) ** 2 * jnp.sqrt(jnp.asarray(num_rows))
+    strength = margin(beta_min, omega) * jnp.asarray(kappa) ** 2 * jnp.sqrt(as_real(num_rows))
     return strength / (32 * jnp.asarray(noise_std))
 
 
@@ -88,8 +88,8 @@ def recovery_log_failure(
     """
     check_reading(reading)
     ratio = signal(num_rows, beta_min=beta_min, omega=omega, kappa=kappa, noise_std=noise_std)
-    exponent = jnp.asarray(num_tasks) * (ratio - 1) ** 2 / (2 if reading == "proved" else 1)
-    bound = jnp.log(jnp.asarray(num_kernels)) - exponent
+    exponent = as_real(num_tasks) * (ratio - 1) ** 2 / (2 if reading == "proved" else 1)
+    bound = jnp.log(as_real(num_kernels)) - exponent
     return jnp.where(ratio > 1, jnp.minimum(bound, 0), 0)
 
 
@@ -159,9 +159,9 @@ def noise_lam(
     print(theory.noise_lam(10, 30, 50, noise_std=0.1, delta=0.1))  # 0.038
     ```
     """
-    tasks = jnp.asarray(num_tasks)
+    tasks = as_real(num_tasks)
     level = 1 + jnp.sqrt(2 * _log_ratio(num_kernels, delta) / tasks)
-    return 4 * jnp.asarray(noise_std) * level / jnp.sqrt(jnp.asarray(num_rows) * tasks)
+    return 4 * jnp.asarray(noise_std) * level / jnp.sqrt(as_real(num_rows) * tasks)
 
 
 # --- inverted -----------------------------------------------------------------------------------------------
@@ -224,16 +224,16 @@ def smallest_beta_min(
     **Arguments:** as in `recovery_probability`; `delta` is the probability of a wrong support.
     """
     needed = _signal_needed(delta, num_tasks, num_kernels)
-    rows, noise = jnp.asarray(num_rows), jnp.asarray(noise_std)
+    rows, noise = as_real(num_rows), jnp.asarray(noise_std)
     return 2 * 32 * noise * needed / (jnp.asarray(kappa) ** 2 * jnp.sqrt(rows))
 
 
 def _signal_needed(delta: Real, num_tasks: Real, num_kernels: Real) -> Float[Array, "*any"]:
-    return 1 + jnp.sqrt(2 * _log_ratio(num_kernels, delta) / jnp.asarray(num_tasks))
+    return 1 + jnp.sqrt(2 * _log_ratio(num_kernels, delta) / as_real(num_tasks))
 
 
 def _log_ratio(num_kernels: Real, delta: Real) -> Float[Array, "*any"]:
-    return jnp.log(jnp.asarray(num_kernels)) - jnp.log(jnp.asarray(delta))
+    return jnp.log(as_real(num_kernels)) - jnp.log(jnp.asarray(delta))
 
 
 # --- a given design -----------------------------------------------------------------------------------------

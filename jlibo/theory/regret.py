@@ -25,7 +25,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jlibo.checks import ArrayLike, check_shape
-from jlibo.theory.compatibility import Reading, check_reading
+from jlibo.theory.compatibility import Reading, as_real, check_reading
 from jlibo.theory.federated import correct_share, vote_exponent
 from jlibo.theory.recovery import recovery_probability, signal
 
@@ -53,7 +53,7 @@ def failure_by_task(
     ratio = signal(totals / tasks, beta_min=beta_min, omega=omega, kappa=kappa, noise_std=noise_std)
     most = jnp.maximum(jnp.asarray(counts, totals.dtype).max(), jnp.finfo(totals.dtype).tiny)
     exponent = totals / (2 * most) * (ratio - 1) ** 2
-    log_failure = jnp.log(jnp.asarray(num_kernels)) - exponent
+    log_failure = jnp.log(as_real(num_kernels)) - exponent
     return jnp.where(ratio > 1, jnp.exp(jnp.minimum(log_failure, 0)), 1)
 
 
@@ -87,7 +87,7 @@ def tasks_until_recovery(
     if method not in ("theorem", "sum"):
         raise ValueError(f"`method` should be 'theorem' or 'sum', but got {method!r}.")
     totals, tasks = _totals(counts)
-    kernels, level = jnp.asarray(num_kernels), jnp.asarray(delta)
+    kernels, level = as_real(num_kernels), jnp.asarray(delta)
     if method == "sum":
         failures = failure_by_task(
             counts, kernels, beta_min=beta_min, omega=omega, kappa=kappa, noise_std=noise_std
@@ -145,6 +145,11 @@ class RegretBound(eqx.Module):
     def is_informative(self) -> Bool[Array, ""]:
         """Whether the bound is below the trivial one."""
         return self.total < self.trivial
+
+    def as_dict(self) -> dict[str, float]:
+        """Return the terms, their sum and the trivial bound as numbers, for JSON."""
+        names = ("exploration", "mismatch", "oracle", "total", "trivial")
+        return {name: float(getattr(self, name)) for name in names}
 
 
 def lifelong_regret_bound(
@@ -232,7 +237,7 @@ def federated_regret_bound(
     """
     check_reading(reading)
     numbers: dict[str, Any] = dict(beta_min=beta_min, omega=omega, kappa=kappa, noise_std=noise_std)
-    kernels = jnp.asarray(num_kernels)
+    kernels = as_real(num_kernels)
     if reading == "proved":
         client = recovery_probability(num_rows, 1, kernels, **numbers)
         exponent = vote_exponent(client, alpha)
@@ -247,12 +252,12 @@ def federated_regret_bound(
     needed = jnp.maximum(needed, 1)
     reached = (exponent > 0) & (needed <= num_tasks)
     wrong = jnp.where(reached, needed, num_tasks).astype(jnp.int32)
-    explored = num_tasks * jnp.asarray(num_rows)
+    explored = num_tasks * as_real(num_rows)
     return _bound(wrong, reached, explored, num_tasks, horizon, norm_bound, task_regret)
 
 
 def _bound(wrong, reached, explored, num_tasks: int, horizon, norm_bound, task_regret) -> RegretBound:
-    steps, size = jnp.asarray(horizon), 2 * jnp.asarray(norm_bound)
+    steps, size = as_real(horizon), 2 * jnp.asarray(norm_bound)
     return RegretBound(
         wrong_tasks=wrong,
         reached=reached,

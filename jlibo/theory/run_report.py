@@ -197,13 +197,7 @@ def report_run(
             "policy": float(chosen.sum()),
             "total": float(forced.sum() + chosen.sum()),
         },
-        bound={
-            "exploration": float(bound.exploration),
-            "mismatch": float(bound.mismatch),
-            "oracle": float(bound.oracle),
-            "total": float(bound.total),
-            "trivial": float(bound.trivial),
-        },
+        bound=bound.as_dict(),
         gain=(float(played.mean()), float(information_gain_bound(horizon, dim, regulariser))),
     )
 

@@ -104,6 +104,13 @@ def test_plan_at_which_everything_holds():
     assert "No assumption fails" in str(plan) and "the paper's schedule" in str(plan)
 
 
+def test_plan_of_a_horizon_beyond_int32_in_single_precision():
+    with jax.enable_x64(False):
+        plan = theory.plan(**{**GENEROUS, "horizon": 10**12, "num_kernels": 10**10})
+    np.testing.assert_allclose(plan.bound["trivial"], 2 * 2.0 * 50 * 1e12, rtol=1e-5)
+    assert plan.rows_needed > 0 and plan.reached
+
+
 def test_rows_that_are_proved_are_those_at_which_both_results_meet():
     plan = theory.plan(**PAPER)
     kappa = theory.exploration_kappa(plan.rows_proved, 50, 5, 0.5, 0.1 / 4, num_designs=30)
