@@ -83,6 +83,9 @@ LEARNERS = {
         Prior(np.arange(4.0) + seed, np.eye(4) / 8 + 1 / (8 + seed))
     ),
     "meta_kgl": lambda seed: MetaKGL(0.2 + 0.1 * seed, 0.05, exploration=FEW, tol=1e-9),
+    "meta_kgl_noise": lambda seed: MetaKGL(
+        0.2 + 0.1 * seed, 0.05, lam_scaling="noise", exploration=FEW, tol=1e-9
+    ),
     "federated": lambda seed: FederatedMetaKGL(0.1 + 0.1 * seed, 0.05, 0.5, data="all", tol=1e-9),
     "meta_kel": lambda seed: MetaKeL(0.2 + 0.1 * seed, data="all", exploration=FEW, tol=1e-9),
     "self_tuned": lambda seed: SelfTunedMetaKGL(0.1 + 0.1 * seed, exploration=FEW),

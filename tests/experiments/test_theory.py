@@ -155,3 +155,43 @@ def test_policies_of_exploration_differ():
 def test_names_are_taken():
     with pytest.raises(SettingError, match="theory-regret"):
         jlibo.experiments.register(find("theory-regret"))
+
+
+# --- readings and choices of lam ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["lifelong-legendre-orthonormal", "offline-legendre-orthonormal"])
+def test_orthonormal_polynomials_inside_the_interval(name):
+    experiment = find(name)
+    printed = find(name.removesuffix("-orthonormal"))
+    assert (experiment["lam"], experiment["lam_federated"]) == (printed["lam"], printed["lam_federated"])
+    world = experiment.make_world(key=jax.random.key(0))
+    points = np.asarray(world.env.candidates)
+    assert points.shape == (200, 1) and np.abs(points).max() < 1
+    # Orthonormal under the uniform distribution, which quadrature by Gauss-Legendre shows exactly.
+    nodes, weights = np.polynomial.legendre.leggauss(60)
+    values = np.asarray(world.features(jnp.asarray(nodes)[:, None]))
+    np.testing.assert_allclose(values.T @ (values * weights[:, None]) / 2, np.eye(50), atol=1e-6)
+
+
+def test_meta_kgl_beats_the_full_kernel_with_orthonormal_polynomials():
+    """Offline with the printed lam, two seeds: the kernels are found, so the regret is the oracle's."""
+    small = {"num_features": 20, "support_size": 3, "num_tasks": 12, "horizon": 30}
+    result = run_experiment(find("offline-legendre-orthonormal").changed(small), num_seeds=2)
+    agents = summarise(result)["agents"]
+    assert agents["meta-kgl"]["recovery_rate"][-1] == 1
+    assert agents["meta-kgl"]["regret"]["mean"][-1] == agents["oracle"]["regret"]["mean"][-1]
+
+
+def test_lam_experiments_differ_in_lam_only():
+    for name in ("theory-lam", "theory-lam-all", "theory-lam-legendre", "theory-lam-legendre-all"):
+        experiment = find(name)
+        learners = experiment.make_world(key=jax.random.key(0)).learners
+        ways = {way: learners[way] for way in ("printed", "tuned", "theorem", "noise")}
+        assert {float(one.omega) for one in ways.values()} == {0.25}
+        assert {one.data for one in ways.values()} == {"all" if name.endswith("all") else "exploration"}
+        assert [one.lam_scaling for one in ways.values()] == ["constant", "constant", "sqrt", "noise"]
+        z = 1.0 if "legendre" in name else 0.5
+        expected = theory.theorem_lam(1, beta_min=0.5, omega=0.25, kappa=theory.population_kappa(z, 5))
+        np.testing.assert_allclose(ways["theorem"].lam, expected, rtol=1e-6)
+        np.testing.assert_allclose(ways["noise"].lam, 0.4, rtol=1e-6)
