@@ -34,7 +34,7 @@ from jlibo.policies import GPTS, GPUCB, LogExpectedImprovement
 
 SCALES = (0.0, 0.125, 0.25, 0.5, 1.0, 2.0)
 """Factors on the forced exploration in `theory-exploration`."""
-ROWS = (2, 4, 8, 32, 128, 512)
+ROWS = (2, 4, 8, 64, 256, 512)
 """Rows of a task in `theory-recovery`."""
 KERNELS = (50, 200, 800, 3200)
 """Numbers of base kernels in `theory-kernels`."""

@@ -59,7 +59,7 @@ def test_agents_see_the_first_rows_of_the_same_tasks(recovery):
 def test_regret_is_that_of_the_best_guess(recovery):
     """Posterior mean of the new task by NumPy, with the kernels that the agent selected."""
     world = recovery.experiment.make_world(key=jax.random.fold_in(jax.random.key(0), 0))
-    run = recovery.results["n=128"]  # its setting is 20 rows here
+    run = recovery.results["n=256"]  # its setting is 20 rows here
     test = draw_task(world.env, 3, 40, key=world.key)
     features = np.asarray(world.features(world.env.candidates), np.float64)
     support = run.support[0, -1] if run.support[0, -1].any() else np.ones(6, bool)
