@@ -7,6 +7,7 @@
 | `observe_pending` | reduce the variance as for an observation whose reward is not known yet               |
 | `at`              | the same belief at other points                                                       |
 | `in_units`        | mean and variance in given units, as a policy sees them                               |
+| `fitted_units`    | the units in which the prior explains the rewards best                                |
 
 The units of the rewards (`jlibo.belief.scaling`) are estimated from the rewards and change at every step.
 The posterior is not recomputed when they change. The posterior mean is linear in the targets
@@ -29,7 +30,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from jlibo.belief import posterior as gp
-from jlibo.belief.moments import Units, divisor, larger_unit, times
+from jlibo.belief.moments import Units, divisor, larger_unit, likeliest_units, times, unit_of
 from jlibo.belief.prior import Prior, PriorMixture
 from jlibo.checks import ArrayLike
 
@@ -199,19 +200,32 @@ def observe_pending(
 def in_units(running: RunningBelief, units: Units) -> gp.Belief:
     """Return the belief in the given units.
 
-    A mixture becomes one belief with the mixture's mean and variance. Components are reweighted by their
-    predictive likelihood of the rewards so far. The `posterior` of the result, which policies use to draw a
-    whole function, is that of the most probable component.
+    A mixture becomes one belief with the mixture's mean and variance, in the units of its most probable
+    component (`common_units`). Components are reweighted by their predictive likelihood of the rewards so
+    far. The `posterior` of the result, which policies use to draw a whole function, is that of the most
+    probable component.
     """
     if running.log_weights is None:
         return _in_units(running, units)
-    beliefs = _each(lambda one: _in_units(one, units), running, BELIEFS)
     weights = component_weights(running, units)
-    mean = _combine(weights, beliefs.mean)
-    variance = _combine(weights, beliefs.variance + (beliefs.mean - mean) ** 2)
     likeliest = jnp.argmax(weights)
+    units = _per_component(running, units)
+    beliefs = _each(_in_units, running, BELIEFS, units)
+    scale = units.scale[likeliest]
+    ratio = (units.scale / scale)[:, None]
+    means = beliefs.mean * ratio + ((units.centre - units.centre[likeliest]) / scale)[:, None]
+    mean = _combine(weights, means)
+    variance = _combine(weights, beliefs.variance * ratio**2 + (means - mean) ** 2)
     posterior = jax.tree.map(lambda leaf: leaf[likeliest], beliefs.posterior)
     return gp.Belief(mean, variance, beliefs.features, posterior)
+
+
+def common_units(running: RunningBelief, units: Units) -> Units:
+    """Return the units of the result of `in_units`: those of the most probable component."""
+    if running.log_weights is None:
+        return units
+    likeliest = jnp.argmax(component_weights(running, units))
+    return jax.tree.map(lambda leaf: leaf[likeliest], _per_component(running, units))
 
 
 def at(running: RunningBelief, features: Float[Array, "points features"]) -> RunningBelief:
@@ -227,29 +241,55 @@ def at(running: RunningBelief, features: Float[Array, "points features"]) -> Run
     return _each(see_one, running, COMPONENTS)
 
 
-def squares_about(centre: Float[Array, ""], running: RunningBelief) -> Float[Array, ""]:
-    """Return (y - centre)^T K^-1 (y - centre), with K the prior covariance of the noisy rewards y.
+def fitted_units(
+    running: RunningBelief, weight: Float[ArrayLike, ""], past_scale: Float[ArrayLike, ""]
+) -> Units:
+    """Return the units of maximum likelihood of the rewards so far, one pair per component.
 
-    This is the squared deviation of the rewards from `centre` relative to the one that the prior expects. A
-    mixture uses its last component, which is the widest. The result is in multiples of `running.unit`
-    squared.
+    `weight` and `past_scale` are those of `jlibo.belief.moments.likeliest_units`.
     """
-    centre = centre if running.unit is None else centre / divisor(running.unit)
-    products = running.products if running.log_weights is None else running.products[-1]
-    squares = products[1, 1] - 2 * centre * products[1, 2] + centre**2 * products[2, 2]
-    return jnp.maximum(squares, 0)
+
+    def fit_one(one: RunningBelief) -> Units:
+        dtype = one.products.dtype
+        own = divisor(jnp.asarray(one.unit))  # three columns, so the belief has a unit
+        # In multiples of a power of two near the rewards and the past scale, so that no square overflows.
+        unit = jnp.maximum(own, unit_of(jnp.asarray(past_scale, dtype)))
+        change = jnp.stack([jnp.ones_like(own), own / unit, jnp.ones_like(own)])
+        products = times(times(one.products, change), change[:, None])
+        count = one.belief.posterior.num_observations.astype(dtype)
+        units = likeliest_units(products, count, weight, past_scale / unit)
+        return Units(units.centre * unit, units.scale * unit)
+
+    return _each(fit_one, running, 0)
 
 
 def component_weights(running: RunningBelief, units: Units) -> Float[Array, " components"]:
     """Return each component's posterior probability: prior weight times likelihood of the rewards so far.
 
     The likelihood is the product of the predictive densities of each reward given the rewards before it, so
-    every reward is held out once.
+    every reward is held out once. It is a density of the rewards and not of the rewards in a component's own
+    units, and a centre that was fitted to the rewards is integrated out.
     """
     if running.log_weights is None:
         return jnp.ones(1, running.products.dtype)
-    scores = running.log_weights + _each(lambda one: _log_likelihood(one, units), running, 0)
+    scores = running.log_weights + _each(_log_evidence, running, 0, _per_component(running, units))
     return jax.nn.softmax(jnp.where(jnp.isnan(scores), -jnp.inf, scores))
+
+
+def _log_evidence(running: RunningBelief, units: Units) -> Float[Array, ""]:
+    log_likelihood = _log_likelihood(running, units)
+    if running.unit is None:
+        return log_likelihood
+    count = running.belief.posterior.num_observations.astype(log_likelihood.dtype)
+    constant = running.products[2, 2]
+    constant = jnp.where(constant > 0, constant, 1)
+    log_scale = jnp.log(jnp.where(units.scale > 0, units.scale, 1))
+    return log_likelihood - jnp.maximum(count - 1, 0) * log_scale - 0.5 * jnp.log(constant)
+
+
+def _per_component(running: RunningBelief, units: Units) -> Units:
+    num_components = running.products.shape[0]
+    return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (num_components,)), units)
 
 
 def _in_units(running: RunningBelief, units: Units) -> gp.Belief:
@@ -300,12 +340,16 @@ BELIEFS: Any = gp.Belief(mean=0, variance=0, features=None, posterior=0)  # pyri
 COMPONENTS: Any = RunningBelief(belief=BELIEFS, products=0, log_determinant=0, log_weights=None, unit=None)  # pyright: ignore
 
 
-def _each(fn, running: RunningBelief, out_axes):
-    """Apply `fn` to the belief of a single prior, or to that of each component."""
+def _each(fn, running: RunningBelief, out_axes, *others):
+    """Apply `fn` to the belief of a single prior, or to that of each component.
+
+    `others` are further arguments; for a mixture their leaves have a leading axis of components.
+    """
     if running.log_weights is None:
-        return fn(running)
+        return fn(running, *others)
     single = eqx.tree_at(lambda c: c.log_weights, running, None)
-    answer = jax.vmap(fn, in_axes=(COMPONENTS,), out_axes=out_axes)(single)
+    axes = (COMPONENTS, *(0 for _ in others))
+    answer = jax.vmap(fn, in_axes=axes, out_axes=out_axes)(single, *others)
     if not isinstance(answer, RunningBelief):
         return answer
     return eqx.tree_at(

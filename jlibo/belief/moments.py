@@ -11,19 +11,55 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from jlibo.checks import ArrayLike
 from jlibo.solver.units import nearest_power
 
 
 @final
 class Units(eqx.Module):
-    """Units of rewards: (reward - centre) / scale."""
+    """Units of rewards: (reward - centre) / scale. For a mixture of priors, one pair per component."""
 
-    centre: Float[Array, ""]
-    scale: Float[Array, ""]
+    centre: Float[Array, "*components"]
+    scale: Float[Array, "*components"]
 
     def apply(self, rewards: Float[Array, "*any"]) -> Float[Array, "*any"]:
         """Return the rewards in these units; zero where the scale is zero."""
         return jnp.where(self.scale > 0, rewards - self.centre, 0) / jnp.where(self.scale > 0, self.scale, 1)
+
+
+def likeliest_units(
+    products: Float[Array, "3 3"],
+    count: Float[Array, ""],
+    weight: Float[ArrayLike, ""],
+    past_scale: Float[ArrayLike, ""],
+) -> Units:
+    """Return the centre and scale of maximum likelihood of rewards y = centre + scale (m + g).
+
+    Here m is the prior mean at the observed points and g ~ N(0, K), with K the prior covariance of the noisy
+    rewards. The centre has a flat prior; for a given scale it is the generalised least-squares estimate. With
+    P the projection of K^-1 orthogonal to the constant, the inverse scale solves a quadratic equation in
+    y^T P y and y^T P m.
+
+    **Arguments:**
+
+    - `products`: v^T K^-1 v of the columns v = (-m, y, 1).
+    - `count`: number of rewards.
+    - `weight`, `past_scale`: the prior of the scale counts as `weight` rewards with this deviation.
+    """
+    rewards, constant = products[1, 1], jnp.where(products[2, 2] > 0, products[2, 2], 1)
+    share = products[1, 2] / constant
+    mean_constant = -products[0, 2]
+    spread = jnp.maximum(rewards - share * products[1, 2], 0)
+    slope = -products[0, 1] - share * mean_constant
+    freedom = jnp.maximum(count - 1, 0) + weight
+    squares = spread + weight * past_scale**2
+    # 1 / scale is the positive root t of squares t^2 - slope t - freedom = 0. Each of the two forms is used
+    # where it does not cancel.
+    positive = jnp.sqrt(slope**2 + 4 * freedom * squares) + jnp.abs(slope)
+    ahead = jnp.where(positive > 0, 2 * squares / jnp.where(positive > 0, positive, 1), 0)
+    behind = positive / jnp.where(freedom > 0, 2 * freedom, 1)
+    scale = jnp.where(slope > 0, ahead, behind)
+    return Units(share - scale * mean_constant / constant, scale)
 
 
 @final

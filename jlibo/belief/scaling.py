@@ -9,12 +9,13 @@ import abc
 from typing import Any, ClassVar, final
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
-from jlibo.belief.belief import RunningBelief, observe, squares_about, start, with_features
-from jlibo.belief.moments import Moments, Units, times, unit_of
+from jlibo.belief.belief import RunningBelief, fitted_units, observe, start, with_features
+from jlibo.belief.moments import Moments, Units
 from jlibo.belief.prior import Prior
 from jlibo.fields import hyper_parameter
 
@@ -97,12 +98,12 @@ class PastScales(eqx.Module):
 
 @final
 class Standardise(AbstractScaling):
-    """Subtract the mean of the task's rewards and divide by their maximum-likelihood scale under the prior.
+    """Subtract a centre from the task's rewards and divide by a scale, both of maximum likelihood.
 
-    This scale is not the standard deviation. A policy soon plays near the optimum, where rewards are alike,
-    and the standard deviation would shrink with every such step. Squared deviations are measured relative to
-    the prior covariance of the points instead (`jlibo.belief.belief.squares_about`). For points far apart
-    this is the standard deviation.
+    The estimates account for the prior (`jlibo.belief.belief.fitted_units`). The standard deviation would not
+    do: a policy soon plays near the optimum, where rewards are alike, and the standard deviation would shrink
+    with every such step. Nor would the mean: if the prior predicts high rewards at the first points, their
+    mean is far above the mean of the function. In a mixture every component has units of its own.
 
     The first rewards of a task determine its scale poorly. The geometric mean of the past tasks' scales
     therefore counts as `weight` additional rewards.
@@ -132,13 +133,8 @@ class Standardise(AbstractScaling):
         past = jnp.where(
             state.num_tasks > 0, jnp.exp(state.total / jnp.maximum(state.num_tasks, 1)), self.guess
         )
-        freedom = self.weight + jnp.maximum(moments.count - 1, 0)
-        past = past.astype(moments.mean.dtype)
-        assert running.unit is not None  # `num_columns` is 3
-        unit = jnp.maximum(running.unit, unit_of(past))
-        squares = times(squares_about(moments.mean, running), (running.unit / unit) ** 2)
-        scale = unit * jnp.sqrt((self.weight * (past / unit) ** 2 + squares) / freedom)
-        return Units(moments.mean, scale)
+        dtype = moments.mean.dtype
+        return fitted_units(running, self.weight.astype(dtype), past.astype(dtype))
 
     def settle(self, prior, noise_std, features, rewards, is_present):
         running = start(prior, features, noise_std, self.num_columns)
@@ -152,11 +148,11 @@ class Standardise(AbstractScaling):
         begin = with_features(running, None), Moments.empty(rewards.dtype)
         steps = jnp.arange(rewards.shape[0]), rewards, is_present
         (running, moments), _ = lax.scan(add, begin, steps)
-        squares = squares_about(moments.mean, running)
-        assert running.unit is not None
-        scale = running.unit * jnp.sqrt(squares / jnp.maximum(moments.count - 1, 1))
+        zero = jnp.zeros((), rewards.dtype)
+        units = fitted_units(running, zero, zero)
         # A scale of zero marks a task whose rewards are all alike; `update` ignores it.
-        return Units(moments.mean, jnp.where(moments.differ, scale, 0))
+        alike = Units(moments.mean, zero)
+        return jax.tree.map(lambda a, b: jnp.where(moments.differ, a, b), units, alike)
 
     def update(self, state, units):
         known = units.scale > 0

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from jlibo.belief.posterior import init, update
+from jlibo.belief.prior import Prior
 from jlibo.fields import choice, hyper_parameter
 from jlibo.meta.base import (
     AbstractMetaLearner,
@@ -31,6 +31,7 @@ from jlibo.meta.base import (
     selected_prior,
 )
 from jlibo.meta.exploration import AbstractExploration, DecreasingExploration
+from jlibo.meta.hierarchy import log_evidence
 from jlibo.meta.past import PastTasks, no_past, penalised, remember
 from jlibo.meta.rows import DATA_CHOICES
 from jlibo.solver.group_lasso import Solution, group_lasso_path, lam_grid, lambda_max
@@ -74,16 +75,7 @@ def choose_support(
 
     def log_likelihood(support):
         prior = selected_prior(support, sizes)
-        start = init(prior, noise_std)
-
-        def one_task(rows, values):
-            def add(posterior, row):
-                return update(posterior, *row), None
-
-            posterior, _ = jax.lax.scan(add, start, (rows, values))
-            return posterior.log_marginal_likelihood
-
-        return (jax.vmap(one_task)(past.features, past.targets) * past.is_done).sum()
+        return log_evidence(past, Prior(prior.mean, prior.covariance, noise_std)).sum()
 
     # Sequential: a batch would need the memory of all candidates at once and would not be faster.
     scores = jax.lax.map(log_likelihood, candidates)

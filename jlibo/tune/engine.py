@@ -220,11 +220,12 @@ def suggest(
     scores = jnp.where(available, scores, -jnp.inf)
     _, ranking = jax.lax.top_k(scores, min(NUM_RANKED, scores.shape[0]))
     best = ranking[0]
+    shown = running.common_units(state, units)
     return Suggestion(
         best,
         ranking,
-        belief.mean[best] * units.scale + units.centre,
-        belief.std[best] * units.scale,
+        belief.mean[best] * shown.scale + shown.centre,
+        belief.std[best] * shown.scale,
         running.component_weights(state, units),
     )
 

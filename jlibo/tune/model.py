@@ -169,4 +169,6 @@ def _check_parts(learner: Any, policy: Any, features: SpaceFeatures) -> None:
 
 def _sizes(features: SpaceFeatures, num_tasks: int, num_trials: int, max_explore: int) -> RunSizes:
     dtype = jnp.result_type(float)
-    return RunSizes(features.groups, num_tasks, num_trials, max_explore, dtype, features.free_groups)
+    return RunSizes.of(
+        features, num_tasks=num_tasks, horizon=num_trials, max_explore=max_explore, dtype=dtype
+    )
