@@ -120,7 +120,7 @@ class Tuner:
         self.mode = mode
         self.seed = whole("seed", seed, at_least=0)
         self.model = make_model(
-            space, mode=mode, learner=learner, policy=policy, candidates=candidates, sizes=sizes or {}
+            space, mode=mode, learner=learner, policy=policy, candidates=candidates, sizes=sizes
         )
         self._is_of_mode = learner is None and policy is None
         self._own_memory = not isinstance(memory, Memory)

@@ -105,16 +105,16 @@ def space_features(
     num_basis: int = 6,
     num_pair_basis: int = 3,
     interactions: bool | Iterable[tuple[str, str]] = True,
-    num_joint: int = 128,
+    num_joint: int = 0,
 ) -> SpaceFeatures:
-    """Return the feature map of `space`: the constant, a group per parameter and per pair, and a joint group.
+    """Return the feature map of `space`: the constant, a group per parameter and a group per pair.
 
     A `Float` or `Int` has `num_basis` functions, the cosines cos(i pi u) with weights proportional to 1 / i.
     An `Int` with k values has at most k - 1, which with the constant span all functions of it. A
     `Categorical` with k choices has k - 1 orthonormal contrasts, which are constant on each choice, so that
-    all choices are equally far apart. A pair has all products of the functions of its two parameters. The
-    joint group has the features of a Matern-5/2 kernel of all parameters at `num_joint` inducing points. Each
-    group is scaled to k_j(x, x) <= 1.
+    all choices are equally far apart. A pair has all products of the functions of its two parameters. With
+    `num_joint`, a last group has the features of a Matern-5/2 kernel of all parameters. Each group is scaled
+    to k_j(x, x) <= 1.
 
     **Arguments:**
 
@@ -123,7 +123,8 @@ def space_features(
     - `num_pair_basis`: how many functions of a `Float` or `Int` enter the products of a pair, at most
       `num_basis`. All functions of a `Categorical` do.
     - `interactions`: True for all pairs, False for none, or a list of the pairs of names to keep.
-    - `num_joint`: the number of inducing points of the joint group; 0 for no joint group.
+    - `num_joint`: the number of inducing points of the joint group; 0 for no joint group. The group is not
+      selected or dropped; see `AbstractFeatures.rest_groups`.
 
     **Returns:**
 
@@ -139,7 +140,7 @@ def space_features(
 
     space = SearchSpace(rate=Float(1e-4, 1.0, log=True), depth=Int(1, 8))
     features = space_features(space, num_basis=4)
-    assert features.names == ("1", "depth", "log rate", "depth x log rate", "joint")
+    assert features.names == ("1", "depth", "log rate", "depth x log rate")
     ```
     """
     if not isinstance(space, SearchSpace):

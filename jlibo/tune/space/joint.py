@@ -23,7 +23,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
-LENGTH_SCALE = 0.4
+LENGTH_SCALE = 0.3
 LEAST_VARIANCE = 1e-5
 """Directions with a smaller share of the largest eigenvalue are left out: float32 cannot resolve them."""
 
