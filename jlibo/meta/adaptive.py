@@ -90,7 +90,7 @@ class AdaptiveMetaKGL(AbstractMetaLearner):
     num_steps: int = eqx.field(static=True, default=10)
     """Number of EM steps after each task. They always start from the wide prior, so the result depends on the
     tasks only."""
-    exploration: AbstractExploration = FirstTasksExploration()
+    exploration: AbstractExploration = FirstTasksExploration(num_steps=5)
     """Default schedule of forced exploration."""
     tol: float = 1e-3
     """Relative duality gap at which the group lasso stops."""
