@@ -78,6 +78,17 @@ class Moments(eqx.Module):
         zero = jnp.zeros((), dtype)
         return cls(zero, zero, zero, zero)
 
+    @classmethod
+    def of(cls, rewards: Float[Array, " steps"], is_present: Bool[Array, " steps"]) -> "Moments":
+        """Return the moments of all present rewards; equal to repeated `add` up to round-off."""
+        rewards = jnp.where(is_present, rewards, 0)
+        count = is_present.sum().astype(rewards.dtype)
+        unit = unit_of(jnp.abs(rewards).max(initial=0))
+        scaled = rewards / divisor(unit)
+        mean = scaled.sum() / jnp.maximum(count, 1)
+        squares = jnp.where(is_present, scaled - mean, 0)
+        return cls(count, mean * divisor(unit), (squares**2).sum(), unit)
+
     def add(self, reward: Float[Array, ""], is_present: bool | Array = True) -> "Moments":
         """Return the moments with one more reward, by Welford's update, which avoids cancellation."""
         reward = jnp.where(is_present, reward, self.mean)

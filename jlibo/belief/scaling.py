@@ -14,9 +14,11 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
-from jlibo.belief.belief import RunningBelief, fitted_units, observe, start, with_features
-from jlibo.belief.moments import Moments, Units
+from jlibo.belief.belief import RunningBelief, fitted_units
+from jlibo.belief.moments import Moments, Units, divisor, likeliest_units
+from jlibo.belief.posterior import held_noise
 from jlibo.belief.prior import Prior
+from jlibo.belief.whitening import whiten
 from jlibo.fields import hyper_parameter
 
 
@@ -137,21 +139,20 @@ class Standardise(AbstractScaling):
         return fitted_units(running, self.weight.astype(dtype), past.astype(dtype))
 
     def settle(self, prior, noise_std, features, rewards, is_present):
-        running = start(prior, features, noise_std, self.num_columns)
-
-        def add(carry, step):
-            running, moments = carry
-            place, reward, present = step
-            running = with_features(observe(with_features(running, features), place, reward, present), None)
-            return (running, moments.add(reward, present)), None
-
-        begin = with_features(running, None), Moments.empty(rewards.dtype)
-        steps = jnp.arange(rewards.shape[0]), rewards, is_present
-        (running, moments), _ = lax.scan(add, begin, steps)
-        zero = jnp.zeros((), rewards.dtype)
-        units = fitted_units(running, zero, zero)
+        moments = Moments.of(rewards, is_present)
+        unit = divisor(moments.unit)
+        # Deviations from the mean, because the squares of a large offset would cancel.
+        targets = jnp.where(is_present, rewards / unit - moments.mean / unit, 0)
+        rows = jnp.where(is_present[:, None], features, 0)
+        means = jnp.matmul(rows, prior.mean, precision=lax.Precision.HIGHEST)
+        columns = jnp.stack([-means, targets, is_present.astype(rewards.dtype)])
+        noise_std = held_noise(noise_std, jnp.where(is_present, prior.variance(rows), 0).max(initial=0))
+        whitened = whiten(prior, noise_std, rows, columns).columns
+        products = jnp.matmul(whitened, whitened.T, precision=lax.Precision.HIGHEST)
+        units = likeliest_units(products, moments.count, 0.0, 0.0)
+        units = Units(moments.mean + unit * units.centre, unit * units.scale)
         # A scale of zero marks a task whose rewards are all alike; `update` ignores it.
-        alike = Units(moments.mean, zero)
+        alike = Units(moments.mean, jnp.zeros_like(units.scale))
         return jax.tree.map(lambda a, b: jnp.where(moments.differ, a, b), units, alike)
 
     def update(self, state, units):

@@ -16,8 +16,9 @@ The estimates start from the units in which the task is stored: a deviation of 1
 rewards.
 
 The E-step computes the exact posterior of every task's weights, for all tasks at once. A task has at most as
-many rows as there are features, and its rows give a system of as many equations. No LAPACK is called, since a
-call inside a scan can deadlock. Features without variance in the wide prior are not used.
+many rows as there are features, and its rows give a system of as many equations (`jlibo.belief.whitening`).
+Tasks are visited in parts, so that the arrays of a part fit into a cache and many tasks need little memory.
+Features without variance in the wide prior are not used.
 """
 
 from typing import NamedTuple, final
@@ -30,11 +31,14 @@ from jaxtyping import Array, Float
 
 from jlibo.belief.moments import Units, likeliest_units
 from jlibo.belief.prior import Prior
+from jlibo.belief.whitening import whiten
 from jlibo.meta.past import PastTasks
 
 HIGHEST = lax.Precision.HIGHEST
 NOISE_ROWS = 10.0
 """Strength of the prior on the noise, in rows with the initially assumed noise."""
+PART_TASKS = 16
+"""Most tasks of a part."""
 UNIT_REWARDS = 3.0
 """Strength of the prior on a task's scale, in rewards."""
 
@@ -66,35 +70,44 @@ def fit_hierarchy(
     done = past.is_done
     num_tasks = done.sum()
     num_rows = (past.num_observations * done).sum()
+    parts = _in_parts(past)
 
     def step(_, prior: Prior) -> Prior:
-        fit = _explain(past, prior)
-        units = jax.vmap(likeliest_units, in_axes=(0, 0, None, None))(
-            fit.products, past.num_observations, UNIT_REWARDS, 1.0
-        )
-        residual, lost = _in_units(past, fit, units)
-        # K^-1 (z - Phi mean) = F^T e, with the whitened residual e = F (z - Phi mean) and F^T F = K^-1.
-        change = jnp.einsum("trf,tr->tf", fit.images, residual, precision=HIGHEST)
+        def add(total, tasks: PastTasks):
+            fit = _explain(tasks, prior)
+            units = jax.vmap(likeliest_units, in_axes=(0, 0, None, None))(
+                fit.products, tasks.num_observations, UNIT_REWARDS, 1.0
+            )
+            residual, lost = _in_units(tasks, fit, units)
+            # K^-1 (z - Phi mean) = W^T e, with the whitened residual e = W (z - Phi mean).
+            change = jnp.einsum("trf,tr->tf", fit.images, residual, precision=HIGHEST)
+            # Posterior covariances: that of the prior minus the images' products, summed over tasks.
+            images = (fit.images * tasks.is_done[:, None, None]).reshape(-1, change.shape[1])
+            # With K = Phi C Phi^T + v I, the residual z - Phi w is v K^-1 (z - Phi mean), and the covariance
+            # of Phi w given the rewards is v I - v^2 K^-1.
+            unexplained = jnp.einsum("tkr,tk->tr", fit.whitening, residual, precision=HIGHEST)
+            doubt = jnp.maximum(variance - variance**2 * (fit.whitening**2).sum(1), 0)
+            squares = (variance**2 * unexplained**2 + doubt).sum(1) + lost
+            shrunk, noise = total
+            shrunk = shrunk + jnp.matmul(images.T, images, precision=HIGHEST)
+            return (shrunk, noise + (squares * tasks.is_done).sum()), change
+
+        variance = jnp.square(prior.noise_std)  # pyright: ignore[reportArgumentType]
+        zero = jnp.zeros_like(variance)
+        (shrunk, squares), changes = lax.scan(add, (jnp.zeros_like(wide_matrix), zero), parts)
+        change = changes.reshape(-1, len(wide_matrix))[: len(done)]
         mean = prior.mean * num_tasks + jnp.matmul(done, change, precision=HIGHEST)
         mean = mean / (num_tasks + mean_tasks)
-        away = (prior.mean + change - mean) * jnp.sqrt(done)[:, None]
-        # Posterior covariances: that of the prior minus the images' products, summed over tasks.
-        images = (fit.images * jnp.sqrt(done)[:, None, None]).reshape(-1, len(mean))
+        away = (prior.mean + change - mean) * done[:, None]
         covariance = (
             covariance_tasks * wide_matrix
             + num_tasks * prior.covariance
-            - jnp.matmul(images.T, images, precision=HIGHEST)
+            - shrunk
             + jnp.matmul(away.T, away, precision=HIGHEST)
             + mean_tasks * jnp.outer(mean, mean)
         )
         covariance = (covariance + covariance.T) / (2 * (covariance_tasks + num_tasks))
-        # With K = Phi C Phi^T + v I, the residual z - Phi w is v K^-1 (z - Phi mean), and the covariance of
-        # Phi w given the rewards is v I - v^2 K^-1.
-        variance = jnp.square(prior.noise_std)  # pyright: ignore[reportArgumentType]
-        unexplained = jnp.einsum("tkr,tk->tr", fit.whitening, residual, precision=HIGHEST)
-        doubt = variance - variance**2 * (fit.whitening**2).sum(1)
-        squares = (variance**2 * unexplained**2 + jnp.maximum(doubt, 0)).sum(1) + lost
-        noise_variance = ((squares * done).sum() + NOISE_ROWS * noise_std**2) / (num_rows + NOISE_ROWS)
+        noise_variance = (squares + NOISE_ROWS * noise_std**2) / (num_rows + NOISE_ROWS)
         return Prior(mean, covariance, jnp.sqrt(noise_variance))
 
     fitted = lax.fori_loop(0, num_steps, step, start)
@@ -109,52 +122,46 @@ def log_evidence(past: PastTasks, prior: Prior) -> Float[Array, " tasks"]:
     The prior needs a `noise_std`. The value is that of the product of predictive densities of each reward
     given the ones before it. It is zero for tasks that are not done.
     """
-    fit = _explain(past, prior)
-    zero = jnp.zeros_like(past.is_done)
-    residual, lost = _in_units(past, fit, Units(zero, zero + 1))
     variance = jnp.square(prior.noise_std)  # pyright: ignore[reportArgumentType]
-    num_lost = past.num_observations - (past.features != 0).any(2).sum(1)
-    fits = (residual**2).sum(1) + lost / variance
-    # Rows of padding have the variance of the noise in K, but are no observations.
-    padding = (past.features.shape[1] + num_lost - past.num_observations) * jnp.log(variance)
-    log_determinant = fit.log_determinant + num_lost * jnp.log(variance) - padding
-    return -0.5 * past.is_done * (fits + log_determinant + past.num_observations * jnp.log(2 * jnp.pi))
+
+    def of_part(_, tasks: PastTasks):
+        fit = _explain(tasks, prior)
+        zero = jnp.zeros_like(tasks.is_done)
+        residual, lost = _in_units(tasks, fit, Units(zero, zero + 1))
+        num_lost = tasks.num_observations - (tasks.features != 0).any(2).sum(1)
+        fits = (residual**2).sum(1) + lost / variance
+        # Rows of padding have the variance of the noise in K, but are no observations.
+        padding = (tasks.features.shape[1] + num_lost - tasks.num_observations) * jnp.log(variance)
+        log_determinant = -2 * jnp.log(jnp.diagonal(fit.whitening, axis1=1, axis2=2)).sum(1)
+        log_determinant += num_lost * jnp.log(variance) - padding
+        score = fits + log_determinant + tasks.num_observations * jnp.log(2 * jnp.pi)
+        return None, -0.5 * tasks.is_done * score
+
+    _, scores = lax.scan(of_part, None, _in_parts(past))
+    return scores.reshape(-1)[: len(past.is_done)]
 
 
 @final
 class _Fit(NamedTuple):
-    """The rows of every task under a prior, with K the covariance of its noisy rows and F^T F = K^-1."""
+    """The rows of every task, whitened by a prior as in `jlibo.belief.whitening`."""
 
     whitening: Float[Array, "tasks rows rows"]
-    """F, lower triangular."""
     images: Float[Array, "tasks rows features"]
-    """F Phi C, with C the prior covariance of the weights."""
     columns: Float[Array, "tasks 3 rows"]
-    """F v for the columns v = (-Phi mean, targets, ones)."""
+    """W v for the columns v = (-Phi mean, targets, ones)."""
     products: Float[Array, "tasks 3 3"]
     """v^T K^-1 v, the part that compression removed included."""
-    log_determinant: Float[Array, " tasks"]
-    """Of K."""
 
 
 def _explain(past: PastTasks, prior: Prior) -> _Fit:
     rows = past.features
     variance = jnp.square(prior.noise_std)  # pyright: ignore[reportArgumentType]
-    if prior.covariance.ndim == 1:
-        image = rows * prior.covariance
-    else:
-        image = jnp.einsum("trf,fg->trg", rows, prior.covariance, precision=HIGHEST)
-    noisy = jnp.einsum("trf,tsf->trs", image, rows, precision=HIGHEST)
-    noisy = noisy + variance * jnp.eye(rows.shape[1], dtype=rows.dtype)
-    whitening = jax.vmap(_inverse_cholesky)(noisy)
     means = jnp.einsum("trf,f->tr", rows, prior.mean, precision=HIGHEST)
     columns = jnp.stack([-means, past.targets, past.constants], axis=1)
-    columns = jnp.einsum("tkr,tcr->tck", whitening, columns, precision=HIGHEST)
-    products = jnp.einsum("tck,tdk->tcd", columns, columns, precision=HIGHEST)
+    fit = jax.vmap(whiten, in_axes=(None, None, 0, 0))(prior, prior.noise_std, rows, columns)
+    products = jnp.einsum("tck,tdk->tcd", fit.columns, fit.columns, precision=HIGHEST)
     products = products.at[:, 1:, 1:].add(past.lost_products / variance)
-    images = jnp.einsum("tkr,trf->tkf", whitening, image, precision=HIGHEST)
-    log_determinant = -2 * jnp.log(jnp.diagonal(whitening, axis1=1, axis2=2)).sum(1)
-    return _Fit(whitening, images, columns, products, log_determinant)
+    return _Fit(*fit, products)
 
 
 def _in_units(past: PastTasks, fit: _Fit, units: Units) -> tuple[Float[Array, "tasks rows"], Array]:
@@ -166,16 +173,14 @@ def _in_units(past: PastTasks, fit: _Fit, units: Units) -> tuple[Float[Array, "t
     return residual, jnp.maximum(lost, 0)
 
 
-def _inverse_cholesky(matrix: Float[Array, "size size"]) -> Float[Array, "size size"]:
-    """Return the inverse of the Cholesky factor of a positive definite matrix, without LAPACK."""
-    size = matrix.shape[0]
-    places = jnp.arange(size)
+def _in_parts(past: PastTasks) -> PastTasks:
+    """Return the tasks in parts of at most `PART_TASKS`, padded: arrays with two leading axes."""
+    num_tasks = len(past.is_done)
+    num_parts = -(-num_tasks // PART_TASKS)
+    size = -(-num_tasks // num_parts)
 
-    def eliminate(i, joined):
-        row = joined[i] / jnp.sqrt(joined[i, i])
-        below = jnp.where(places > i, joined[:, i], 0) / jnp.sqrt(joined[i, i])
-        return (joined - jnp.outer(below, row)).at[i].set(row)
+    def split(leaf):
+        padding = [(0, num_parts * size - num_tasks)] + [(0, 0)] * (leaf.ndim - 1)
+        return jnp.pad(leaf, padding).reshape(num_parts, size, *leaf.shape[1:])
 
-    identity = jnp.eye(size, dtype=matrix.dtype)
-    joined = lax.fori_loop(0, size, eliminate, jnp.concatenate([matrix, identity], axis=1))
-    return joined[:, size:]
+    return jax.tree.map(split, past)

@@ -4,6 +4,7 @@
 |---------------|-------------------------------------------------------------------------------------|
 | `PastTasks`   | D^exp_{1:s} or D_{1:s}, each task in at most as many rows as there are features     |
 | `remember`    | the history after one more task                                                     |
+| `remember_all`| the history of many tasks at once                                                   |
 | `penalised`   | the rows with the features of free groups, which have no penalty, projected out     |
 """
 
@@ -14,7 +15,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from jlibo.meta.base import RunSizes, TaskData
 from jlibo.meta.rows import compress_rows, num_rows, penalised_part, seen_rows
@@ -70,6 +71,18 @@ def remember(
     - `choice`: which of its steps to store: "exploration" or "all".
     - `sizes`: sizes of the run.
     """
+    task = _as_rows(data, choice, sizes)
+    return jax.tree.map(lambda old, new: old.at[place].set(new), past, task)
+
+
+def remember_all(data: TaskData, is_done: Bool[Array, " tasks"], choice: str, sizes: RunSizes) -> PastTasks:
+    """Return the history of all tasks at once; the leaves of `data` have a leading axis of tasks."""
+    tasks = jax.vmap(lambda task: _as_rows(task, choice, sizes))(data)
+    return eqx.tree_at(lambda past: past.is_done, tasks, is_done.astype(sizes.dtype))
+
+
+def _as_rows(data: TaskData, choice: str, sizes: RunSizes) -> PastTasks:
+    """Return one task as rows; the leaves have no axis of tasks."""
     features, targets, used = seen_rows(data, choice, sizes)
     columns = jnp.stack([targets, used.astype(targets.dtype)])
     lost = jnp.zeros((2, 2), sizes.dtype)
@@ -79,14 +92,8 @@ def remember(
         # Round-off must not make a sum of squares negative.
         lost = jnp.where(jnp.eye(2, dtype=bool), jnp.maximum(lost, 0), lost)
         columns = kept
-    return PastTasks(
-        features=past.features.at[place].set(features),
-        targets=past.targets.at[place].set(columns[0]),
-        constants=past.constants.at[place].set(columns[1]),
-        lost_products=past.lost_products.at[place].set(lost),
-        num_observations=past.num_observations.at[place].set(used.sum()),
-        is_done=past.is_done.at[place].set(1),
-    )
+    count = used.sum().astype(sizes.dtype)
+    return PastTasks(features, columns[0], columns[1], lost, count, jnp.ones((), sizes.dtype))
 
 
 def _products(columns: Float[Array, "2 rows"]) -> Float[Array, "2 2"]:

@@ -27,7 +27,7 @@ from jlibo.lifelong.exploration import explore_once
 from jlibo.lifelong.one_task import split_task_key
 from jlibo.meta import AbstractMetaLearner, RunSizes, TaskData, fit_hierarchy
 from jlibo.meta.base import selected_prior
-from jlibo.meta.past import PastTasks, no_past, remember
+from jlibo.meta.past import PastTasks, remember_all
 from jlibo.meta.rows import settled
 from jlibo.policies.base import AbstractPolicy
 
@@ -151,24 +151,13 @@ def _history(
 ) -> tuple[PastTasks, PastScales]:
     """Return the past tasks as rows, each task in its own units, and the scales of these units."""
 
-    def add(carry, step):
-        history, scales = carry
-        place, features, scores, explored, present, log_units = step
-        data, units = settled(TaskData(features, scores, explored, present), scaling, noise_std, sizes)
-        is_task = present.any()
-        new = remember(history, place, data, learner.data, sizes)
-        history = jax.tree.map(lambda a, b: jnp.where(is_task, a, b), new, history)
-        known = is_task & (units.scale > 0)
-        # In logarithms, because the scores may have been divided by numbers such as 1e300.
-        log_scale = jnp.where(known, jnp.log(jnp.where(known, units.scale, 1)) + log_units, 0)
-        scales = PastScales(scales.total + log_scale, scales.num_tasks + known)
-        return (history, scales), None
-
-    places = jnp.arange(sizes.num_tasks)
-    steps = (places, past.features, past.scores, past.explored, past.present, past.log_units)
-    begin = no_past(learner.data, sizes), scaling.init(sizes.dtype)
-    (history, scales), _ = jax.lax.scan(add, begin, steps)
-    return history, scales
+    tasks = TaskData(past.features, past.scores, past.explored, past.present)
+    data, units = jax.vmap(lambda task: settled(task, scaling, noise_std, sizes))(tasks)
+    history = remember_all(data, past.present.any(1), learner.data, sizes)
+    known = past.present.any(1) & (units.scale > 0)
+    # In logarithms, because the scores may have been divided by numbers such as 1e300.
+    log_scales = jnp.where(known, jnp.log(jnp.where(known, units.scale, 1)) + past.log_units, 0)
+    return history, PastScales(log_scales.sum(), known.sum().astype(sizes.dtype))
 
 
 def nothing_known(learner: AbstractMetaLearner, scaling: Standardise, sizes: RunSizes) -> Knowledge:
@@ -190,30 +179,12 @@ def suggest(
     key: PRNGKeyArray,
 ) -> Suggestion:
     """Return the available candidate to try next. `log_units`: log of the divisor of the own scores."""
-    compressed = trials.compressed
-    state = running.start(knowledge.prior, trials.features, policy.noise_std, scaling.num_columns)
-
-    def add(carry, step):
-        state, moments = carry
-        place, score, one, is_told, is_pending = step
-        state = running.with_features(state, trials.features)
-        state = running.observe(state, place, score, is_told, one)
-        state = running.observe_pending(state, place, is_pending)
-        return (running.with_features(state, None), moments.add(score, is_told)), None
-
-    places = jnp.arange(trials.scores.shape[0])
-    begin = running.with_features(state, None), Moments.empty(trials.scores.dtype)
-    ones = jnp.ones_like(trials.scores) if compressed is None else compressed.ones
-    steps = (places, trials.scores, ones, trials.told, trials.pending)
-    (state, moments), _ = jax.lax.scan(add, begin, steps)
-    if compressed is not None:
-        state = running.complete(state, compressed.lost_products, compressed.num_lost, compressed.best)
-        moments = compressed.moments
+    state, moments = condition(policy, knowledge, trials, candidates)
     scales = PastScales(
         knowledge.scales.total - knowledge.scales.num_tasks * log_units, knowledge.scales.num_tasks
     )
     units = scaling.units(scales, moments, state)
-    belief = running.in_units(running.at(state, candidates), units)
+    belief = running.in_units(state, units)
     scores = policy.scores(belief, key=key)
     # Scores of NaN or -inf rank last among the available candidates, but before the unavailable ones.
     scores = jnp.where(scores > -jnp.inf, scores, jnp.finfo(scores.dtype).min)
@@ -228,6 +199,23 @@ def suggest(
         belief.std[best] * shown.scale,
         running.component_weights(state, units),
     )
+
+
+def condition(
+    policy: AbstractPolicy,
+    knowledge: Knowledge,
+    trials: OwnTrials,
+    points: Float[Array, "points features"],
+) -> tuple[running.RunningBelief, Moments]:
+    """Return the belief at `points` after the trials of the task, and the moments of their scores."""
+    compressed = trials.compressed
+    ones = jnp.ones_like(trials.scores) if compressed is None else compressed.ones
+    observations = running.Observations(trials.features, trials.scores, trials.told, trials.pending, ones)
+    state = running.after(knowledge.prior, observations, points, policy.noise_std)
+    if compressed is None:
+        return state, Moments.of(trials.scores, trials.told)
+    state = running.complete(state, compressed.lost_products, compressed.num_lost, compressed.best)
+    return state, compressed.moments
 
 
 @eqx.filter_jit
