@@ -319,9 +319,9 @@ def fitted_units(
 
     def fit_one(one: RunningBelief) -> Units:
         dtype = one.products.dtype
-        own = divisor(jnp.asarray(one.unit))  # three columns, so the belief has a unit
+        own = jnp.asarray(one.unit)  # three columns, so the belief has a unit; zero if all rewards are zero
         # In multiples of a power of two near the rewards and the past scale, so that no square overflows.
-        unit = jnp.maximum(own, unit_of(jnp.asarray(past_scale, dtype)))
+        unit = divisor(jnp.maximum(own, unit_of(jnp.asarray(past_scale, dtype))))
         change = jnp.stack([jnp.ones_like(own), own / unit, jnp.ones_like(own)])
         products = times(times(one.products, change), change[:, None])
         count = one.belief.posterior.num_observations.astype(dtype)

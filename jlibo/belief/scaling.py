@@ -146,6 +146,7 @@ class Standardise(AbstractScaling):
         rows = jnp.where(is_present[:, None], features, 0)
         means = jnp.matmul(rows, prior.mean, precision=lax.Precision.HIGHEST)
         columns = jnp.stack([-means, targets, is_present.astype(rewards.dtype)])
+        noise_std = jnp.asarray(noise_std, rewards.dtype)
         noise_std = held_noise(noise_std, jnp.where(is_present, prior.variance(rows), 0).max(initial=0))
         whitened = whiten(prior, noise_std, rows, columns).columns
         products = jnp.matmul(whitened, whitened.T, precision=lax.Precision.HIGHEST)

@@ -32,11 +32,13 @@ from jaxtyping import Array, Float
 from jlibo.belief.moments import Units, likeliest_units
 from jlibo.belief.prior import Prior
 from jlibo.belief.whitening import whiten
-from jlibo.meta.past import PastTasks
+from jlibo.meta.past import PastTasks, sample_tasks
 
 HIGHEST = lax.Precision.HIGHEST
 NOISE_ROWS = 10.0
 """Strength of the prior on the noise, in rows with the initially assumed noise."""
+FEW_TASKS, LAST_STEPS = 64, 3
+"""With more than `FEW_TASKS` tasks, only the last `LAST_STEPS` steps use all of them."""
 PART_TASKS = 16
 """Most tasks of a part."""
 UNIT_REWARDS = 3.0
@@ -66,6 +68,20 @@ def fit_hierarchy(
 
     **Returns:** a `Prior` with a `noise_std`. Its covariance includes the uncertainty of the mean.
     """
+    if len(past.is_done) > FEW_TASKS:
+        # The first steps need few tasks, because they are far from the result in any case.
+        first = sample_tasks(past, FEW_TASKS)
+        start = _em(
+            first, start, wide, max(num_steps - LAST_STEPS, 0), covariance_tasks, mean_tasks, noise_std
+        )
+        num_steps = LAST_STEPS
+    fitted = _em(past, start, wide, num_steps, covariance_tasks, mean_tasks, noise_std)
+    scale = 1 + 1 / (past.is_done.sum() + mean_tasks)
+    return eqx.tree_at(lambda prior: prior.covariance, fitted, fitted.covariance * scale)
+
+
+def _em(past: PastTasks, start: Prior, wide: Prior, num_steps: int, covariance_tasks, mean_tasks, noise_std):
+    """Return the prior after some EM steps."""
     wide_matrix = jnp.diag(wide.covariance)
     done = past.is_done
     num_tasks = done.sum()
@@ -110,10 +126,7 @@ def fit_hierarchy(
         noise_variance = (squares + NOISE_ROWS * noise_std**2) / (num_rows + NOISE_ROWS)
         return Prior(mean, covariance, jnp.sqrt(noise_variance))
 
-    fitted = lax.fori_loop(0, num_steps, step, start)
-    return eqx.tree_at(
-        lambda prior: prior.covariance, fitted, fitted.covariance * (1 + 1 / (num_tasks + mean_tasks))
-    )
+    return lax.fori_loop(0, num_steps, step, start)
 
 
 def log_evidence(past: PastTasks, prior: Prior) -> Float[Array, " tasks"]:

@@ -96,6 +96,16 @@ def _as_rows(data: TaskData, choice: str, sizes: RunSizes) -> PastTasks:
     return PastTasks(features, columns[0], columns[1], lost, count, jnp.ones((), sizes.dtype))
 
 
+def sample_tasks(past: PastTasks, most: int) -> PastTasks:
+    """Return at most `most` of the finished tasks, evenly spaced in time."""
+    if len(past.is_done) <= most:
+        return past
+    places = jnp.arange(most)
+    num_done = past.is_done.sum().astype(int)
+    places = jnp.where(num_done > most, places * num_done // most, places)
+    return jax.tree.map(lambda leaf: leaf[places], past)
+
+
 def _products(columns: Float[Array, "2 rows"]) -> Float[Array, "2 2"]:
     return jnp.matmul(columns, columns.T, precision=lax.Precision.HIGHEST)
 

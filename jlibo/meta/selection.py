@@ -32,10 +32,9 @@ from jlibo.meta.base import (
 )
 from jlibo.meta.exploration import AbstractExploration, DecreasingExploration
 from jlibo.meta.hierarchy import log_evidence
-from jlibo.meta.past import PastTasks, no_past, penalised, remember
+from jlibo.meta.past import PastTasks, no_past, penalised, remember, sample_tasks
 from jlibo.meta.rows import DATA_CHOICES
 from jlibo.solver.group_lasso import Solution, group_lasso_path, lam_grid, lambda_max
-
 
 SELECTION_TASKS = 64
 """Most tasks that the selection uses. The support is shared by all tasks, and more change it little."""
@@ -68,7 +67,7 @@ def choose_support(
     number of steps. The whole set comes with the solve at `lambda_max`, where the path starts: its solution
     is zero, and the kernel of an empty selection is that of the whole set.
     """
-    past = _sample(past)
+    past = sample_tasks(past, SELECTION_TASKS)
     features, targets = penalised(past, sizes)
     largest = lambda_max(features, targets, groups=sizes.groups)
     lams = lam_grid(jnp.maximum(largest, jnp.finfo(sizes.dtype).tiny), num_lams=num_lams, smallest_ratio=1e-2)
@@ -87,16 +86,6 @@ def choose_support(
     best = jnp.argmax(scores)
     solution = jax.tree.map(lambda leaf: leaf[solve_of[best]], path)
     return candidates[best] & ~free_mask(sizes), solution
-
-
-def _sample(past: PastTasks) -> PastTasks:
-    """Return at most `SELECTION_TASKS` of the finished tasks, evenly spaced in time."""
-    if len(past.is_done) <= SELECTION_TASKS:
-        return past
-    places = jnp.arange(SELECTION_TASKS)
-    num_done = past.is_done.sum().astype(int)
-    places = jnp.where(num_done > SELECTION_TASKS, places * num_done // SELECTION_TASKS, places)
-    return jax.tree.map(lambda leaf: leaf[places], past)
 
 
 @final

@@ -132,7 +132,7 @@ def without_names(features: SpaceFeatures) -> SpaceFeatures:
 
 
 def _default_features(space: SearchSpace, mode: str) -> SpaceFeatures:
-    """Return the largest dictionary of the mode that has at most `MANY_FEATURES` features, or the smallest."""
+    """Return the mode's largest dictionary with at most `MANY_FEATURES` features, or its smallest."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LargeDictionaryWarning)
         made = (space.features(**sizes) for sizes in (PAPER_SIZES if mode == "paper" else ADAPTIVE_SIZES))

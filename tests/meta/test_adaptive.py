@@ -396,7 +396,7 @@ def test_learning_from_past_tasks_reduces_early_regret(climbed):
 
 
 def test_exploration_only_in_the_first_task(climbed):
-    np.testing.assert_array_equal(climbed["adaptive"].num_explore[0], [3, 0, 0, 0, 0, 0])
+    np.testing.assert_array_equal(climbed["adaptive"].num_explore[0], [5, 0, 0, 0, 0, 0])
     np.testing.assert_array_equal(FirstTasksExploration(5, 2).counts(4, 3), [3, 3, 0, 0])
     np.testing.assert_array_equal(FirstTasksExploration(2, 1).counts(1, 9), [2])
 
