@@ -208,7 +208,7 @@ def test_mixture_actions_equal_dense_reference(runs, name):
         actions, rewards = np.asarray(result.actions[task]), np.asarray(result.rewards[task])
         for step in range(HORIZON):
             rows, means, variances, scores = FEATURES[actions[:step]], [], [], []
-            for prior, by_hand in zip(priors, by_hands, strict=True):
+            for by_hand in by_hands:
                 centre, scale = by_hand.units(actions[:step], rewards[:step])
                 targets = (rewards[:step] - centre) / scale
                 noise_std, prior_mean, covariance = by_hand.noise_std, by_hand.mean, by_hand.covariance

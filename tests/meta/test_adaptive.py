@@ -226,6 +226,33 @@ def test_selection_recovers_the_support_without_lam_or_omega():
     assert all(log_likelihood(tasks, other, 0.1) < best for other in others)
 
 
+@pytest.mark.parametrize("num_rows", [2, 3, 12])
+def test_guarded_kernel_stays_full_with_fewer_rows_than_features(num_rows):
+    """The support has four features: the constant, two of group 1 and one of group 3."""
+    tasks = [
+        TaskData(task.features, task.rewards, jnp.arange(12) < num_rows) for task in draw_tasks(noise=0.02)
+    ]
+    free, _ = learn(SelfTunedMetaKGL(guarded=False), tasks)
+    guarded, info = learn(SelfTunedMetaKGL(), tasks)
+    assert free.support.sum() < 4
+    np.testing.assert_array_equal(guarded.support, TRUTH if num_rows == 12 else np.arange(5) > 0)
+    assert info.status == Status.CONVERGED
+
+
+def test_guarded_kernel_stays_full_without_evidence():
+    """Tasks of all kernels: a smaller set may be more likely by chance, but not by two standard errors."""
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        tasks = []
+        for _ in range(6):
+            features = rng.normal(size=(12, len(GROUPS)))
+            features[:, 0] = 1
+            rewards = features @ (0.4 * rng.normal(size=len(GROUPS))) + 0.1 * rng.normal(size=12)
+            tasks.append(TaskData(jnp.asarray(features), jnp.asarray(rewards), jnp.ones(12, bool)))
+        guarded, _ = learn(SelfTunedMetaKGL(), tasks)
+        np.testing.assert_array_equal(guarded.support, np.arange(5) > 0)
+
+
 def remembered(tasks, sizes=SELECTION):
     past = no_past("all", sizes)
     for place, data in enumerate(tasks):

@@ -70,7 +70,7 @@ def test_compressed_rows_equal_one_row_per_trial(mode, num_pending, outlier):
         knowledge = engine.nothing_known(model.learner, scaling, model.sizes(1, arrays.LEAST_TRIALS))
         one_by_one, log_unit = arrays.own_rows(own, maximise=True)
         values = arrays.feature_values(features, points)
-        in_base = told & (np.arange(num) < 330)  # the others have one row each
+        in_base = told & (np.arange(num) < 340)  # the others have one row each
         base = arrays.Factor.of(values[in_base].T @ values[in_base])
         compressed, same_log_unit = arrays.compressed_trials(values, base, in_base, own, maximise=True)
         assert same_log_unit == log_unit

@@ -10,6 +10,7 @@ import pytest
 
 import jlibo
 from jlibo.tune import modes
+from jlibo.tune.model import make_model
 from jlibo.tune.space.space import Float, SearchSpace
 from tests.tune.problem import play
 
@@ -26,7 +27,7 @@ VALUES *= np.array([1.0, 0.5, 2.0, 1.0])[:, None]
 def simulate(mode, scaling):
     return jlibo.run_lifelong(
         jlibo.TableEnv(VALUES, POINTS),
-        SPACE.features(),
+        make_model(SPACE, mode=mode).features,
         modes.make_policy(mode),
         modes.make_learner(mode),
         num_tasks=NUM_TASKS,
