@@ -3,6 +3,7 @@
 | here        | in the simulator                                                                     |
 |-------------|--------------------------------------------------------------------------------------|
 | `learn`     | the meta-learner's state after all past tasks (`update`, task by task)               |
+| `condition` | the belief of a task after its trials, and the units of its scores                   |
 | `suggest`   | one step of `run_task`: units, belief, policy, the best available candidate          |
 | `exploration_order` | the forced exploration of a task (`draw_task`)                               |
 
@@ -19,7 +20,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jlibo.belief import belief as running
-from jlibo.belief.moments import Moments
+from jlibo.belief.moments import Moments, Units
 from jlibo.belief.prior import Prior, PriorMixture
 from jlibo.belief.scaling import PastScales, Standardise
 from jlibo.envs.base import Task
@@ -177,21 +178,20 @@ def nothing_known(learner: AbstractMetaLearner, scaling: Standardise, sizes: Run
     return Knowledge(prior, jnp.ones(sizes.num_groups, bool), scaling.init(sizes.dtype))
 
 
-@eqx.filter_jit
-def suggest(
-    policy: AbstractPolicy,
+def condition(
+    noise_std: Float[Array, ""],
     scaling: Standardise,
     knowledge: Knowledge,
     trials: OwnTrials,
-    candidates: Float[Array, "candidates features"],
-    available: Bool[Array, " candidates"],
     log_units: Float[Array, ""],
-    *,
-    key: PRNGKeyArray,
-) -> Suggestion:
-    """Return the available candidate to try next. `log_units`: log of the divisor of the own scores."""
+) -> tuple[running.RunningBelief, Units]:
+    """Return the belief after the trials of a task, and the units of its scores.
+
+    It is the one conditioning on a task's trials, for suggestions (`suggest`) and explanations
+    (`jlibo.tune.insight`). `log_units`: log of the divisor of the scores.
+    """
     compressed = trials.compressed
-    state = running.start(knowledge.prior, trials.features, policy.noise_std, scaling.num_columns)
+    state = running.start(knowledge.prior, trials.features, noise_std, scaling.num_columns)
 
     def add(carry, step):
         state, moments = carry
@@ -212,7 +212,23 @@ def suggest(
     scales = PastScales(
         knowledge.scales.total - knowledge.scales.num_tasks * log_units, knowledge.scales.num_tasks
     )
-    units = scaling.units(scales, moments, state)
+    return state, scaling.units(scales, moments, state)
+
+
+@eqx.filter_jit
+def suggest(
+    policy: AbstractPolicy,
+    scaling: Standardise,
+    knowledge: Knowledge,
+    trials: OwnTrials,
+    candidates: Float[Array, "candidates features"],
+    available: Bool[Array, " candidates"],
+    log_units: Float[Array, ""],
+    *,
+    key: PRNGKeyArray,
+) -> Suggestion:
+    """Return the available candidate to try next. `log_units`: log of the divisor of the own scores."""
+    state, units = condition(policy.noise_std, scaling, knowledge, trials, log_units)
     belief = running.in_units(running.at(state, candidates), units)
     scores = policy.scores(belief, key=key)
     # Scores of NaN or -inf rank last among the available candidates, but before the unavailable ones.
