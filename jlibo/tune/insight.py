@@ -6,7 +6,8 @@ x* the recommended trial, and f(x) = phi(x) . w with weights w.
 
 | here          | what it is                                                                          |
 |---------------|-------------------------------------------------------------------------------------|
-| `recommended` | x*, the told trial with the highest posterior mean of f                             |
+| `index`       | x*, the told trial with the highest posterior mean of f                             |
+| `mean`, `std` | those of f(x*), with the level of the noise inferred from the scores                |
 | `gain`        | the largest E[max(f(x) - f(x*), 0)] of all candidates x                             |
 | `gains`       | E[max(f(x_1) - f(x*), ..., f(x_k) - f(x*), 0)] of the next k trials, by simulation  |
 | `shares`      | the share of the variance of f over the space that each group of features has       |
@@ -15,6 +16,11 @@ x* the recommended trial, and f(x) = phi(x) . w with weights w.
 
 `gain` uses the joint posterior of f(x) and f(x*). It is therefore small for two points whose values are both
 uncertain, but equal for all the model knows.
+
+Suggestions assume a level of noise. If the scores are noisier, f(x*) seems higher and more certain than it
+is. Therefore `mean` and `std` are averages over several levels of noise (`NOISE_FACTORS`), weighted by the
+likelihood of the scores. The choice of x* itself uses the belief of suggestions: where the features cannot
+represent f, the misfit looks like noise, and a choice that disregards it would miss the best trials.
 """
 
 from typing import Any, NamedTuple, final
@@ -29,6 +35,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from jlibo.belief import belief as running
 from jlibo.belief.moments import Units
 from jlibo.belief.posterior import Posterior
+from jlibo.belief.prior import PriorMixture
 from jlibo.belief.scaling import Standardise
 from jlibo.features import AbstractFeatures
 from jlibo.policies.base import AbstractPolicy
@@ -38,6 +45,10 @@ from jlibo.tune.ask import Choices
 from jlibo.tune.engine import Knowledge, OwnTrials, PastTrials, condition
 
 HIGHEST = lax.Precision.HIGHEST
+NOISE_FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0)
+"""Levels of noise for `mean` and `std`, in multiples of the noise that suggestions assume."""
+NOISE_SPREAD = 1.0
+"""Standard deviation of the logarithm of the level before any score."""
 NUM_DRAWS = 128
 """Number of functions drawn from the posterior for `gains`, `shares` and `likeness`."""
 BATCH = 16
@@ -60,7 +71,7 @@ class Outlook(eqx.Module):
     """Position of the recommended trial in `Tried`; arbitrary if no trial was told."""
     mean: Float[Array, ""]
     std: Float[Array, ""]
-    """Posterior mean and standard deviation of f at the recommended trial."""
+    """Posterior mean and standard deviation of f at the recommended trial; see the module."""
     gain: Float[Array, ""]
     scale: Float[Array, ""]
     """Standard deviation of f over the space, as the prior expects it."""
@@ -93,9 +104,7 @@ def outlook(
     log_units: Float[Any, ""],
 ) -> Outlook:
     """Return the recommended trial and the expected gain of one more trial."""
-    state, units = _told_belief(noise_std, scaling, knowledge, features, rows, log_units)
-    values = choices.values(features)
-    return _outlook(state, units, features(tried.points), tried.told, values, choices.available)[0]
+    return _look(noise_std, scaling, knowledge, features, rows, tried, choices, log_units).outlook
 
 
 @eqx.filter_jit
@@ -123,9 +132,8 @@ def insight(
     - `past`: the past tasks; None if there are none.
     - `num_steps`: the largest number of further trials.
     """
-    state, units = _told_belief(policy.noise_std, scaling, knowledge, features, rows, log_units)
-    values = choices.values(features)
-    now, best = _outlook(state, units, features(tried.points), tried.told, values, choices.available)
+    look = _look(policy.noise_std, scaling, knowledge, features, rows, tried, choices, log_units)
+    state, units, values, best = look.state, look.units, look.values, look.best
     draw_key, play_key = jax.random.split(key)
     weights, drawn, noise_stds = _draw(state, units, NUM_DRAWS, draw_key)
 
@@ -142,7 +150,7 @@ def insight(
         surfaces = _past_surfaces(policy.noise_std, scaling, knowledge, past, choices.fixed_features)
         likeness = _likeness(drawn, centred, surfaces, present)
     return Insight(
-        now,
+        look.outlook,
         weights,
         gains.mean(0),
         gains.std(0) / np.sqrt(NUM_DRAWS),
@@ -153,33 +161,83 @@ def insight(
     )
 
 
-def _told_belief(noise_std, scaling, knowledge, features, rows, log_units):
-    """Return `condition` on the told trials alone."""
-    own = rows.with_features(features) if isinstance(rows, OwnRows) else rows
-    own = eqx.tree_at(lambda trials: trials.pending, own, jnp.zeros_like(own.pending))
-    return condition(noise_std, scaling, knowledge, own, log_units)
+@final
+class _Look(NamedTuple):
+    """The outlook, and what it was computed from."""
+
+    outlook: Outlook
+    state: running.RunningBelief
+    units: Units
+    values: Float[Array, "candidates features"]
+    best: Float[Array, " features"]
+    """Features of the recommended trial."""
 
 
-def _outlook(
-    state: running.RunningBelief,
-    units: Units,
-    tried: Float[Array, "trials features"],
-    told: Bool[Array, " trials"],
-    values: Float[Array, "candidates features"],
-    available: Bool[Array, " candidates"],
-) -> tuple[Outlook, Float[Array, " features"]]:
-    """Return the outlook, and the features of the recommended trial."""
-    belief = running.in_units(running.at(state, tried), units)
-    index = jnp.argmax(jnp.where(told, belief.mean, -jnp.inf))
-    best = tried[index]
+def _look(noise_std, scaling, knowledge, features, rows, tried, choices, log_units) -> _Look:
+    told = rows.with_features(features) if isinstance(rows, OwnRows) else rows
+    told = eqx.tree_at(lambda trials: trials.pending, told, jnp.zeros_like(told.pending))
+    state, units = condition(noise_std, scaling, knowledge, told, log_units)
+    points, values = features(tried.points), choices.values(features)
+    means = running.in_units(running.at(state, points), units).mean
+    index = jnp.argmax(jnp.where(tried.told, means, -jnp.inf))
+    best = points[index]
+    gain = _gains(state, units, values - best)
+    gain = jnp.where(choices.available, gain, 0).max() * units.scale
+    mean, std = _noise_averaged(noise_std, scaling, knowledge, told, log_units, best)
+    return _Look(Outlook(index, mean, std, gain, units.scale), state, units, values, best)
+
+
+def _gains(
+    state: running.RunningBelief, units: Units, differences: Float[Array, "candidates features"]
+) -> Float[Array, " candidates"]:
+    """Return E[max(f(x) - f(x*), 0)] in `units`, given the differences phi(x) - phi(x*)."""
     # f is linear in the features, so the belief at a difference of features is that of the difference.
-    weights, beliefs, _ = _components(running.at(state, values - best), units)
-    tiny = jnp.finfo(values.dtype).tiny ** 0.25
+    weights, beliefs, _ = _components(running.at(state, differences), units)
+    tiny = jnp.finfo(differences.dtype).tiny ** 0.25
     stds = jnp.maximum(jnp.sqrt(jnp.maximum(beliefs.variance, 0)), tiny)
-    expected = jnp.matmul(weights, stds * jnp.exp(log_gain(beliefs.mean / stds)), precision=HIGHEST)
-    gain = jnp.where(available, expected, 0).max()
-    mean, std = belief.mean[index] * units.scale + units.centre, belief.std[index] * units.scale
-    return Outlook(index, mean, std, gain * units.scale, units.scale), best
+    return jnp.matmul(weights, stds * jnp.exp(log_gain(beliefs.mean / stds)), precision=HIGHEST)
+
+
+def _noise_averaged(
+    noise_std: Float[Array, ""],
+    scaling: Standardise,
+    knowledge: Knowledge,
+    told: OwnTrials,
+    log_units: Float[Any, ""],
+    point: Float[Array, " features"],
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """Return mean and standard deviation of f at a point, averaged over the level of the noise."""
+
+    def at_level(factor):
+        scaled = _with_noise(knowledge, noise_std, factor)
+        state, units = condition(noise_std, scaling, scaled, told, log_units)
+        _, _, posteriors = _components(state, units)
+        likelihoods = posteriors.log_marginal_likelihood
+        if isinstance(scaled.prior, PriorMixture):
+            likelihoods = likelihoods + scaled.prior.log_weights
+        # The density of the scores themselves: each level has units of its own.
+        count = posteriors.num_observations[0].astype(likelihoods.dtype)
+        evidence = jax.nn.logsumexp(likelihoods) - count * jnp.log(units.scale)
+        belief = running.in_units(running.at(state, point[None]), units)
+        return belief.mean[0] * units.scale + units.centre, belief.std[0] * units.scale, evidence
+
+    factors = jnp.asarray(NOISE_FACTORS, point.dtype)
+    means, stds, evidences = jax.vmap(at_level)(factors)
+    scores = evidences - 0.5 * (jnp.log(factors) / NOISE_SPREAD) ** 2
+    weights = jax.nn.softmax(jnp.where(jnp.isnan(scores), -jnp.inf, scores))
+    mean = (weights * means).sum()
+    return mean, jnp.sqrt((weights * (stds**2 + (means - mean) ** 2)).sum())
+
+
+def _with_noise(knowledge: Knowledge, noise_std: Float[Array, ""], factor: Float[Array, ""]) -> Knowledge:
+    """Return the knowledge with the noise of its prior, or `noise_std` if it has none, times `factor`."""
+    prior = knowledge.prior
+    parts = prior.components if isinstance(prior, PriorMixture) else prior
+    noise = factor * (noise_std if parts.noise_std is None else parts.noise_std)
+    noise = jnp.broadcast_to(noise, parts.mean.shape[:-1]).astype(parts.mean.dtype)
+    parts = eqx.tree_at(lambda one: one.noise_std, parts, noise, is_leaf=lambda leaf: leaf is None)
+    new = PriorMixture(parts, prior.log_weights) if isinstance(prior, PriorMixture) else parts
+    return Knowledge(new, knowledge.support, knowledge.scales)
 
 
 def _components(

@@ -1,9 +1,10 @@
 """Stop rules: when the next trial of a task is no longer worth its cost."""
 
 import dataclasses
-import math
-from numbers import Real
+import sys
 from typing import Any, final
+
+import numpy as np
 
 from jlibo.checks import check_count, fail
 
@@ -71,5 +72,5 @@ def stop_rule(stop_when: Any) -> ExpectedGainBelow | None:
 
 
 def _is_threshold(value: Any) -> bool:
-    is_number = isinstance(value, Real) and not isinstance(value, bool)
-    return is_number and math.isfinite(value) and value > 0
+    is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    return bool(is_number and 0 < value <= sys.float_info.max)
