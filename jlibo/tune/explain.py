@@ -95,10 +95,12 @@ class Setting:
         dtype = self.candidates.features.dtype
         points, told = np.zeros((size, trials.points.shape[-1]), dtype), np.zeros(size, bool)
         points[: len(trials)], told[: len(trials)] = trials.points, trials.is_told
+        scores = np.zeros(size, dtype)
+        scores[told], _ = arrays.level(self.scores, maximise=self.history.maximise)
         # Pending trials are still to come, so their configurations may be chosen.
         done = trials.only(~trials.is_pending)
         _, choices = choices_of(self.candidates, done, maximise=self.history.maximise)
-        return rows, insight.Tried(points, told), choices, np.asarray(log_unit, dtype)
+        return rows, insight.Tried(points, scores, told), choices, np.asarray(log_unit, dtype)
 
 
 def forecast(setting: Setting) -> Forecast | None:

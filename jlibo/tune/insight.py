@@ -7,7 +7,7 @@ x* the recommended trial, and f(x) = phi(x) . w with weights w.
 | here          | what it is                                                                          |
 |---------------|-------------------------------------------------------------------------------------|
 | `index`       | x*, the told trial with the highest posterior mean of f                             |
-| `mean`, `std` | those of f(x*), with the level of the noise inferred from the scores                |
+| `mean`, `std` | those of f(x*)                                                                      |
 | `gain`        | the largest E[max(f(x) - f(x*), 0)] of all candidates x                             |
 | `gains`       | E[max(f(x_1) - f(x*), ..., f(x_k) - f(x*), 0)] of the next k trials, by simulation  |
 | `shares`      | the share of the variance of f over the space that each group of features has       |
@@ -17,10 +17,11 @@ x* the recommended trial, and f(x) = phi(x) . w with weights w.
 `gain` uses the joint posterior of f(x) and f(x*). It is therefore small for two points whose values are both
 uncertain, but equal for all the model knows.
 
-Suggestions assume a level of noise. If the scores are noisier, f(x*) seems higher and more certain than it
-is. Therefore `mean` and `std` are averages over several levels of noise (`NOISE_FACTORS`), weighted by the
-likelihood of the scores. The choice of x* itself uses the belief of suggestions: where the features cannot
-represent f, the misfit looks like noise, and a choice that disregards it would miss the best trials.
+Suggestions assume a level of noise. With noisier scores, the trial with the best score would seem better and
+more certain than it is. Therefore x*, `mean` and `std` are averages over several levels (`NOISE_FACTORS`),
+weighted by the likelihood of the scores. A high level may also mean that the features cannot represent f, and
+then a trial may really be as good as its score. A part of the variance above the assumed noise,
+`MISFIT_SHARE`, therefore counts as a part of f that differs from trial to trial.
 """
 
 from typing import Any, NamedTuple, final
@@ -46,9 +47,11 @@ from jlibo.tune.engine import Knowledge, OwnTrials, PastTrials, condition
 
 HIGHEST = lax.Precision.HIGHEST
 NOISE_FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0)
-"""Levels of noise for `mean` and `std`, in multiples of the noise that suggestions assume."""
+"""Levels of noise for the recommended trial, in multiples of the noise that suggestions assume."""
 NOISE_SPREAD = 1.0
 """Standard deviation of the logarithm of the level before any score."""
+MISFIT_SHARE = 0.25
+"""Share of the variance above the assumed noise that is a part of f and not noise."""
 NUM_DRAWS = 128
 """Number of functions drawn from the posterior for `gains`, `shares` and `likeness`."""
 BATCH = 16
@@ -57,9 +60,11 @@ BATCH = 16
 
 @final
 class Tried(NamedTuple):
-    """The trials of the task, padded: their unit points, and which were told a score."""
+    """The trials of the task, padded: their unit points, their scores, and which have one."""
 
     points: Float[Any, "trials dim"]
+    scores: Float[Any, " trials"]
+    """In the units of the rows."""
     told: Bool[Any, " trials"]
 
 
@@ -71,7 +76,7 @@ class Outlook(eqx.Module):
     """Position of the recommended trial in `Tried`; arbitrary if no trial was told."""
     mean: Float[Array, ""]
     std: Float[Array, ""]
-    """Posterior mean and standard deviation of f at the recommended trial; see the module."""
+    """Posterior mean and standard deviation of f at the recommended trial."""
     gain: Float[Array, ""]
     scale: Float[Array, ""]
     """Standard deviation of f over the space, as the prior expects it."""
@@ -178,13 +183,12 @@ def _look(noise_std, scaling, knowledge, features, rows, tried, choices, log_uni
     told = eqx.tree_at(lambda trials: trials.pending, told, jnp.zeros_like(told.pending))
     state, units = condition(noise_std, scaling, knowledge, told, log_units)
     points, values = features(tried.points), choices.values(features)
-    means = running.in_units(running.at(state, points), units).mean
+    means, stds = _noise_averaged(noise_std, scaling, knowledge, told, log_units, points, tried.scores)
     index = jnp.argmax(jnp.where(tried.told, means, -jnp.inf))
     best = points[index]
     gain = _gains(state, units, values - best)
     gain = jnp.where(choices.available, gain, 0).max() * units.scale
-    mean, std = _noise_averaged(noise_std, scaling, knowledge, told, log_units, best)
-    return _Look(Outlook(index, mean, std, gain, units.scale), state, units, values, best)
+    return _Look(Outlook(index, means[index], stds[index], gain, units.scale), state, units, values, best)
 
 
 def _gains(
@@ -204,29 +208,37 @@ def _noise_averaged(
     knowledge: Knowledge,
     told: OwnTrials,
     log_units: Float[Any, ""],
-    point: Float[Array, " features"],
-) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Return mean and standard deviation of f at a point, averaged over the level of the noise."""
+    points: Float[Array, "trials features"],
+    scores: Float[Array, " trials"],
+) -> tuple[Float[Array, " trials"], Float[Array, " trials"]]:
+    """Return mean and standard deviation of f at told trials, averaged over the level of the noise."""
 
     def at_level(factor):
         scaled = _with_noise(knowledge, noise_std, factor)
         state, units = condition(noise_std, scaling, scaled, told, log_units)
-        _, _, posteriors = _components(state, units)
+        weights, _, posteriors = _components(state, units)
         likelihoods = posteriors.log_marginal_likelihood
         if isinstance(scaled.prior, PriorMixture):
             likelihoods = likelihoods + scaled.prior.log_weights
         # The density of the scores themselves: each level has units of its own.
         count = posteriors.num_observations[0].astype(likelihoods.dtype)
         evidence = jax.nn.logsumexp(likelihoods) - count * jnp.log(units.scale)
-        belief = running.in_units(running.at(state, point[None]), units)
-        return belief.mean[0] * units.scale + units.centre, belief.std[0] * units.scale, evidence
+        belief = running.in_units(running.at(state, points), units)
+        # f = phi . w + misfit. Given the scores, the misfit is its share of the residual.
+        share = MISFIT_SHARE * jnp.maximum(1 - 1 / factor**2, 0)
+        mean = (1 - share) * belief.mean + share * units.apply(scores)
+        noise_variance = (weights * posteriors.noise_std**2).sum()
+        variance = (1 - share) ** 2 * belief.variance + share * (1 - share) * noise_variance
+        return mean * units.scale + units.centre, jnp.sqrt(variance) * units.scale, evidence
 
-    factors = jnp.asarray(NOISE_FACTORS, point.dtype)
+    factors = jnp.asarray(NOISE_FACTORS, points.dtype)
     means, stds, evidences = jax.vmap(at_level)(factors)
-    scores = evidences - 0.5 * (jnp.log(factors) / NOISE_SPREAD) ** 2
-    weights = jax.nn.softmax(jnp.where(jnp.isnan(scores), -jnp.inf, scores))
-    mean = (weights * means).sum()
-    return mean, jnp.sqrt((weights * (stds**2 + (means - mean) ** 2)).sum())
+    logits = evidences - 0.5 * (jnp.log(factors) / NOISE_SPREAD) ** 2
+    weights = jax.nn.softmax(jnp.where(jnp.isnan(logits), -jnp.inf, logits))[:, None]
+    mean = (weights * means).sum(0)
+    size = jnp.maximum(stds.max(0), jnp.finfo(stds.dtype).tiny)  # squares of the scores may be out of range
+    squares = (stds / size) ** 2 + ((means - mean) / size) ** 2
+    return mean, size * jnp.sqrt((weights * squares).sum(0))
 
 
 def _with_noise(knowledge: Knowledge, noise_std: Float[Array, ""], factor: Float[Array, ""]) -> Knowledge:
