@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, final
 from jlibo.printable import printable
 from jlibo.tune.trial import Trial
 
-MOST_SHOWN = 5
+MOST_SHOWN = 4
 """Number of past tasks, and of parameters and pairs, that the text of an explanation names."""
 
 
@@ -107,8 +107,8 @@ class Explanation:
 
     def __str__(self) -> str:
         lines = [self._scores(), *self._past()]
-        shown = [f"{_name(name)} {_share(one)}" for name, one in list(self.importance.items())[:MOST_SHOWN]]
-        lines.append(f"What matters here: {', '.join(shown)}.")
+        shown = [f"{_name(name)} {_share(one)}" for name, one in self.importance.items()]
+        lines.append(f"What matters here: {_listed(shown)}")
         if self.expected_gain is None:
             why = "there is no score yet" if self.num_scores == 0 else "the scores do not differ yet"
             lines.append(f"Expected gain: unknown, since {why}.")
@@ -147,7 +147,11 @@ class Explanation:
         shown = [f"'{_name(one.name)}' {one.similarity:.2f} +- {one.std:.2f}" for one in self.similar]
         if not shown:
             return [line]
-        return [line, f"Most similar (correlation over the space): {', '.join(shown[:MOST_SHOWN])}."]
+        return [line, f"Most similar (correlation over the space): {_listed(shown)}"]
+
+
+def _listed(parts: list[str]) -> str:
+    return ", ".join(parts[:MOST_SHOWN]) + (", ..." if len(parts) > MOST_SHOWN else ".")
 
 
 def _count(number: int, what: str) -> str:

@@ -24,6 +24,7 @@ then a trial may really be as good as its score. A part of the variance above th
 `MISFIT_SHARE`, therefore counts as a part of f that differs from trial to trial.
 """
 
+from functools import partial
 from typing import Any, NamedTuple, final
 
 import equinox as eqx
@@ -46,13 +47,14 @@ from jlibo.tune.ask import Choices
 from jlibo.tune.engine import Knowledge, OwnTrials, PastTrials, condition
 
 HIGHEST = lax.Precision.HIGHEST
-NOISE_FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0)
-"""Levels of noise for the recommended trial, in multiples of the noise that suggestions assume."""
+NOISE_FACTORS = (1.0, 0.3, 3.0)
+"""Levels of noise for the recommended trial, in multiples of the noise that suggestions assume. The first
+is one."""
 NOISE_SPREAD = 1.0
 """Standard deviation of the logarithm of the level before any score."""
 MISFIT_SHARE = 0.25
 """Share of the variance above the assumed noise that is a part of f and not noise."""
-NUM_DRAWS = 128
+NUM_DRAWS = 64
 """Number of functions drawn from the posterior for `gains`, `shares` and `likeness`."""
 BATCH = 16
 """Number of functions simulated at once; bounds the memory, since each has a posterior of its own."""
@@ -181,9 +183,12 @@ class _Look(NamedTuple):
 def _look(noise_std, scaling, knowledge, features, rows, tried, choices, log_units) -> _Look:
     told = rows.with_features(features) if isinstance(rows, OwnRows) else rows
     told = eqx.tree_at(lambda trials: trials.pending, told, jnp.zeros_like(told.pending))
-    state, units = condition(noise_std, scaling, knowledge, told, log_units)
     points, values = features(tried.points), choices.values(features)
-    means, stds = _noise_averaged(noise_std, scaling, knowledge, told, log_units, points, tried.scores)
+    factors = jnp.asarray(NOISE_FACTORS, points.dtype)
+    at_level = partial(_level, noise_std, scaling, knowledge, told, log_units, points, tried.scores)
+    levels = jax.vmap(at_level)(factors)
+    means, stds = _averaged(levels, factors)
+    state, units = jax.tree.map(lambda leaf: leaf[0], (levels.state, levels.units))
     index = jnp.argmax(jnp.where(tried.told, means, -jnp.inf))
     best = points[index]
     gain = _gains(state, units, values - best)
@@ -202,7 +207,18 @@ def _gains(
     return jnp.matmul(weights, stds * jnp.exp(log_gain(beliefs.mean / stds)), precision=HIGHEST)
 
 
-def _noise_averaged(
+@final
+class _Level(NamedTuple):
+    """The belief at one level of noise, f at the trials in the units of the rows, and the log likelihood."""
+
+    state: running.RunningBelief
+    units: Units
+    means: Float[Array, " trials"]
+    stds: Float[Array, " trials"]
+    evidence: Float[Array, ""]
+
+
+def _level(
     noise_std: Float[Array, ""],
     scaling: Standardise,
     knowledge: Knowledge,
@@ -210,34 +226,37 @@ def _noise_averaged(
     log_units: Float[Any, ""],
     points: Float[Array, "trials features"],
     scores: Float[Array, " trials"],
+    factor: Float[Array, ""],
+) -> _Level:
+    scaled = _with_noise(knowledge, noise_std, factor)
+    state, units = condition(noise_std, scaling, scaled, told, log_units)
+    weights, _, posteriors = _components(state, units)
+    likelihoods = posteriors.log_marginal_likelihood
+    if isinstance(scaled.prior, PriorMixture):
+        likelihoods = likelihoods + scaled.prior.log_weights
+    # The density of the scores themselves: each level has units of its own.
+    count = posteriors.num_observations[0].astype(likelihoods.dtype)
+    evidence = jax.nn.logsumexp(likelihoods) - count * jnp.log(units.scale)
+    belief = running.in_units(running.at(state, points), units)
+    # f = phi . w + misfit. Given the scores, the misfit is its share of the residual.
+    share = MISFIT_SHARE * jnp.maximum(1 - 1 / factor**2, 0)
+    mean = (1 - share) * belief.mean + share * units.apply(scores)
+    noise_variance = (weights * posteriors.noise_std**2).sum()
+    variance = (1 - share) ** 2 * belief.variance + share * (1 - share) * noise_variance
+    std = jnp.sqrt(jnp.maximum(variance, 0)) * units.scale
+    return _Level(state, units, mean * units.scale + units.centre, std, evidence)
+
+
+def _averaged(
+    levels: _Level, factors: Float[Array, " levels"]
 ) -> tuple[Float[Array, " trials"], Float[Array, " trials"]]:
-    """Return mean and standard deviation of f at told trials, averaged over the level of the noise."""
-
-    def at_level(factor):
-        scaled = _with_noise(knowledge, noise_std, factor)
-        state, units = condition(noise_std, scaling, scaled, told, log_units)
-        weights, _, posteriors = _components(state, units)
-        likelihoods = posteriors.log_marginal_likelihood
-        if isinstance(scaled.prior, PriorMixture):
-            likelihoods = likelihoods + scaled.prior.log_weights
-        # The density of the scores themselves: each level has units of its own.
-        count = posteriors.num_observations[0].astype(likelihoods.dtype)
-        evidence = jax.nn.logsumexp(likelihoods) - count * jnp.log(units.scale)
-        belief = running.in_units(running.at(state, points), units)
-        # f = phi . w + misfit. Given the scores, the misfit is its share of the residual.
-        share = MISFIT_SHARE * jnp.maximum(1 - 1 / factor**2, 0)
-        mean = (1 - share) * belief.mean + share * units.apply(scores)
-        noise_variance = (weights * posteriors.noise_std**2).sum()
-        variance = (1 - share) ** 2 * belief.variance + share * (1 - share) * noise_variance
-        return mean * units.scale + units.centre, jnp.sqrt(variance) * units.scale, evidence
-
-    factors = jnp.asarray(NOISE_FACTORS, points.dtype)
-    means, stds, evidences = jax.vmap(at_level)(factors)
-    logits = evidences - 0.5 * (jnp.log(factors) / NOISE_SPREAD) ** 2
+    """Return mean and standard deviation of f at the trials, averaged over the level of the noise."""
+    logits = levels.evidence - 0.5 * (jnp.log(factors) / NOISE_SPREAD) ** 2
     weights = jax.nn.softmax(jnp.where(jnp.isnan(logits), -jnp.inf, logits))[:, None]
-    mean = (weights * means).sum(0)
-    size = jnp.maximum(stds.max(0), jnp.finfo(stds.dtype).tiny)  # squares of the scores may be out of range
-    squares = (stds / size) ** 2 + ((means - mean) / size) ** 2
+    mean = (weights * levels.means).sum(0)
+    # The squares of the scores may be out of range.
+    size = jnp.maximum(levels.stds.max(0), jnp.finfo(mean.dtype).tiny)
+    squares = (levels.stds / size) ** 2 + ((levels.means - mean) / size) ** 2
     return mean, size * jnp.sqrt((weights * squares).sum(0))
 
 
