@@ -28,7 +28,7 @@ from jlibo.lifelong.loop import run_agents
 from jlibo.meta import RunSizes, TaskData
 from jlibo.sweeps.points import as_points
 from jlibo.sweeps.program import trace
-from jlibo.tune import arrays, ask, engine, insight
+from jlibo.tune import arrays, ask, engine, insight, outlook
 
 PLATFORMS = ("cuda", "tpu")
 NUM_FEATURES, NUM_TASKS, HORIZON = 5, 3, 6
@@ -241,13 +241,13 @@ def tuner_best(points, scores, told, pending, candidates, near, data):
 def tuner_insight(points, scores, told, pending, candidates, near, features, data, is_whole=True):
     learner, scaling = LEARNERS["AdaptiveMetaKGL"], jlibo.Standardise()
     knowledge = engine.nothing_known(learner, scaling, SIZES)
-    rows, tried = arrays.OwnRows(points, scores, told, pending), insight.Tried(points, scores, told)
+    rows, tried = arrays.OwnRows(points, scores, told, pending), outlook.Tried(points, scores, told)
     choices = ask.Choices(candidates, near, jnp.ones(len(candidates) + len(near), bool))
     zero = jnp.zeros((), scores.dtype)
     policy = POLICIES["LogExpectedImprovement"]
     rest = (scaling, knowledge, FEATURES, rows, tried, choices, zero)
     if not is_whole:
-        return insight.outlook(policy.noise_std, *rest)
+        return outlook.outlook(policy.noise_std, *rest)
     present, steps = jnp.ones(len(candidates), bool), jnp.ones(features.shape[:2], scores.dtype)
     past = engine.PastTrials(features, steps, steps > 0, steps > 0, jnp.zeros(NUM_TASKS, scores.dtype))
     return insight.insight(policy, *rest, present, past, 3, key=key_of(data))

@@ -188,7 +188,7 @@ def condition(
     """Return the belief after the trials of a task, and the units of its scores.
 
     It is the one conditioning on a task's trials, for suggestions (`suggest`) and explanations
-    (`jlibo.tune.insight`). `log_units`: log of the divisor of the scores.
+    (`jlibo.tune.outlook`). `log_units`: log of the divisor of the scores.
     """
     compressed = trials.compressed
     state = running.start(knowledge.prior, trials.features, noise_std, scaling.num_columns)

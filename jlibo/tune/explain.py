@@ -1,13 +1,13 @@
 """From the trials of a task to what the model expects of it, for `TunerTask` and `LiBOSampler`. Internal.
 
-| here       | what it is                                                                             |
-|------------|----------------------------------------------------------------------------------------|
-| `Setting`  | a task and what was learned for it: the input of both functions                        |
-| `forecast` | the recommended trial and the expected gain of one more; costs about as much as `ask`  |
-| `explain_task` | everything in an `Explanation`                                                         |
+| here           | what it is                                                                         |
+|----------------|------------------------------------------------------------------------------------|
+| `Setting`      | a task and what was learned for it: the input of both functions                    |
+| `forecast`     | the recommended trial and the expected gain of one more; costs a few suggestions   |
+| `explain_task` | everything in an `Explanation`                                                     |
 
-The numbers come from `jlibo.tune.insight`, on the padded arrays of a suggestion. They are converted to the
-units of the scores here.
+The numbers come from `jlibo.tune.outlook` and `jlibo.tune.insight`, on the padded arrays of a suggestion.
+They are converted to the units of the scores here.
 """
 
 import dataclasses
@@ -26,6 +26,7 @@ from jlibo.tune.history import AbstractHistory
 from jlibo.tune.learning import Learned
 from jlibo.tune.memory.records import TaskRecord, TrialRecord
 from jlibo.tune.model import Model
+from jlibo.tune.outlook import Outlook, Tried, outlook
 from jlibo.tune.trial import Trial
 
 NUM_AHEAD = 10
@@ -87,8 +88,8 @@ class Setting:
         """The units of the scores; there is at least one score."""
         return arrays.Level.of(self.scores, maximise=self.history.maximise)
 
-    def arrays(self) -> tuple[arrays.OwnRows | OwnTrials, insight.Tried, Choices, np.ndarray]:
-        """Return rows, tried points, candidates and logarithm of the unit, as input of `insight`."""
+    def arrays(self) -> tuple[arrays.OwnRows | OwnTrials, Tried, Choices, np.ndarray]:
+        """Return rows, tried points, candidates and logarithm of the unit, as the compiled functions need."""
         trials = self.history.trials
         rows, log_unit = self.history.rows(room=self.budget)
         size = arrays.padded(max(len(trials), self.budget), arrays.LEAST_TRIALS)
@@ -100,7 +101,7 @@ class Setting:
         # Pending trials are still to come, so their configurations may be chosen.
         done = trials.only(~trials.is_pending)
         _, choices = choices_of(self.candidates, done, maximise=self.history.maximise)
-        return rows, insight.Tried(points, scores, told), choices, np.asarray(log_unit, dtype)
+        return rows, Tried(points, scores, told), choices, np.asarray(log_unit, dtype)
 
 
 def forecast(setting: Setting) -> Forecast | None:
@@ -109,7 +110,7 @@ def forecast(setting: Setting) -> Forecast | None:
         return None
     model = setting.model
     rows, tried, choices, log_unit = setting.arrays()
-    outlook = insight.outlook(
+    found = outlook(
         model.policy.noise_std,
         model.scaling,
         setting.learned.knowledge,
@@ -119,7 +120,7 @@ def forecast(setting: Setting) -> Forecast | None:
         choices,
         log_unit,
     )
-    return _in_scores(setting, outlook)
+    return _in_scores(setting, found)
 
 
 def explain_task(
@@ -184,11 +185,11 @@ def explain_task(
     )
 
 
-def _in_scores(setting: Setting, outlook: insight.Outlook) -> Forecast:
+def _in_scores(setting: Setting, found: Outlook) -> Forecast:
     """Return an outlook in the units of the scores. There is at least one score."""
     level = setting.level
-    place, expected = int(outlook.index), level.score(float(outlook.mean))
-    std, gain, scale = (level.size(float(size)) for size in (outlook.std, outlook.gain, outlook.scale))
+    place, expected = int(found.index), level.score(float(found.mean))
+    std, gain, scale = (level.size(float(size)) for size in (found.std, found.gain, found.scale))
     is_known = float(setting.learned.knowledge.scales.num_tasks) > 0 or np.ptp(setting.scores / 4) > 0
     return (
         Forecast(place, expected, std, gain, scale)

@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import norm
 
 import jlibo
-from jlibo.tune import Explanation, Recommendation, arrays, insight
+from jlibo.tune import Explanation, Recommendation, arrays, insight, outlook
 from jlibo.tune import explain as explain_module
 from tests.tune.problem import BUDGET, CONFIGS, SPACE, play, score, teach
 
@@ -328,8 +328,9 @@ def test_long_task_is_explained_from_compressed_rows(monkeypatch):
 
 
 def test_nothing_is_recompiled_and_ask_does_not_explain(monkeypatch, count_traces):
-    look, looks = count_traces(insight._look)
-    monkeypatch.setattr(insight, "_look", look)
+    look, looks = count_traces(outlook.look)
+    monkeypatch.setattr(outlook, "look", look)
+    monkeypatch.setattr(insight, "look", look)
     tuner = jlibo.Tuner(SPACE, sizes={"num_basis": 2, "num_pair_basis": 1})  # not used by other tests
     teach(tuner, 2)
     task = tuner.task("new", budget=BUDGET)
