@@ -193,7 +193,8 @@ class TunerTask:
     def recommended(self) -> Recommendation | None:
         """The trial that the model expects to be the best, and its expected score; None before any score.
 
-        With noisy scores it is a better choice than `best`, on average.
+        With noisy scores of a smooth function it is a better choice than `best`, on average. Without noise,
+        use `best`.
         """
         with self._lock:
             now = self._forecast()
