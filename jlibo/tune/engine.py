@@ -3,6 +3,7 @@
 | here        | in the simulator                                                                     |
 |-------------|--------------------------------------------------------------------------------------|
 | `learn`     | the meta-learner's state after all past tasks (`update`, task by task)               |
+| `condition` | the belief of a task after its trials, and the units of its scores                   |
 | `suggest`   | one step of `run_task`: units, belief, policy, the best available candidate          |
 | `exploration_order` | the forced exploration of a task (`draw_task`)                               |
 
@@ -19,7 +20,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jlibo.belief import belief as running
-from jlibo.belief.moments import Moments
+from jlibo.belief.moments import Moments, Units
 from jlibo.belief.prior import Prior, PriorMixture
 from jlibo.belief.scaling import PastScales, Standardise
 from jlibo.envs.base import Task
@@ -166,6 +167,33 @@ def nothing_known(learner: AbstractMetaLearner, scaling: Standardise, sizes: Run
     return Knowledge(prior, jnp.ones(sizes.num_groups, bool), scaling.init(sizes.dtype))
 
 
+def condition(
+    noise_std: Float[Array, ""],
+    scaling: Standardise,
+    knowledge: Knowledge,
+    trials: OwnTrials,
+    points: Float[Array, "points features"],
+    log_units: Float[Array, ""],
+) -> tuple[running.RunningBelief, Units]:
+    """Return the belief at `points` after the trials of a task, and the units of its scores.
+
+    It is the one conditioning on a task's trials, for suggestions (`suggest`) and explanations
+    (`jlibo.tune.outlook`). `log_units`: log of the divisor of the scores.
+    """
+    compressed = trials.compressed
+    ones = jnp.ones_like(trials.scores) if compressed is None else compressed.ones
+    observations = running.Observations(trials.features, trials.scores, trials.told, trials.pending, ones)
+    state = running.after(knowledge.prior, observations, points, noise_std)
+    if compressed is None:
+        moments = Moments.of(trials.scores, trials.told)
+    else:
+        state = running.complete(state, compressed.lost_products, compressed.num_lost, compressed.best)
+        moments = compressed.moments
+    past = knowledge.scales
+    scales = PastScales(past.total - past.num_tasks * log_units, past.num_tasks)
+    return state, scaling.units(scales, moments, state)
+
+
 @eqx.filter_jit
 def suggest(
     policy: AbstractPolicy,
@@ -179,11 +207,7 @@ def suggest(
     key: PRNGKeyArray,
 ) -> Suggestion:
     """Return the available candidate to try next. `log_units`: log of the divisor of the own scores."""
-    state, moments = condition(policy, knowledge, trials, candidates)
-    scales = PastScales(
-        knowledge.scales.total - knowledge.scales.num_tasks * log_units, knowledge.scales.num_tasks
-    )
-    units = scaling.units(scales, moments, state)
+    state, units = condition(policy.noise_std, scaling, knowledge, trials, candidates, log_units)
     belief = running.in_units(state, units)
     scores = policy.scores(belief, key=key)
     # Scores of NaN or -inf rank last among the available candidates, but before the unavailable ones.
@@ -199,23 +223,6 @@ def suggest(
         belief.std[best] * shown.scale,
         running.component_weights(state, units),
     )
-
-
-def condition(
-    policy: AbstractPolicy,
-    knowledge: Knowledge,
-    trials: OwnTrials,
-    points: Float[Array, "points features"],
-) -> tuple[running.RunningBelief, Moments]:
-    """Return the belief at `points` after the trials of the task, and the moments of their scores."""
-    compressed = trials.compressed
-    ones = jnp.ones_like(trials.scores) if compressed is None else compressed.ones
-    observations = running.Observations(trials.features, trials.scores, trials.told, trials.pending, ones)
-    state = running.after(knowledge.prior, observations, points, policy.noise_std)
-    if compressed is None:
-        return state, Moments.of(trials.scores, trials.told)
-    state = running.complete(state, compressed.lost_products, compressed.num_lost, compressed.best)
-    return state, compressed.moments
 
 
 @eqx.filter_jit

@@ -34,6 +34,7 @@ from jlibo.tune.memory.records import finite_score, whole
 from jlibo.tune.model import make_model
 from jlibo.tune.process import check_process
 from jlibo.tune.space.space import SearchSpace
+from jlibo.tune.stopping import ExpectedGainBelow, stop_rule
 from jlibo.tune.task import TunerTask
 
 DEFAULT_BUDGET = 50
@@ -156,7 +157,13 @@ class Tuner:
 
     # --- tasks ----------------------------------------------------------------------------------------------
 
-    def task(self, name: str, budget: int | None = None) -> TunerTask:
+    def task(
+        self,
+        name: str,
+        budget: int | None = None,
+        *,
+        stop_when: float | ExpectedGainBelow | None = None,
+    ) -> TunerTask:
         """Return the task called `name`: a new one, or an existing one to resume with its pending trials.
 
         **Arguments:**
@@ -164,6 +171,9 @@ class Tuner:
         - `name`: the name of the task, not empty, at most 4096 characters.
         - `budget`: the number of trials in total; replaces the stored one. With None, a stored budget is kept
           and a task without one gets 50.
+        - `stop_when`: end a loop over the task before the budget is spent, when the expected gain of one more
+          trial is below this many units of the score; or a rule, an `ExpectedGainBelow`. A number stands for
+          `ExpectedGainBelow(number)`. It is not stored.
 
         **Returns:**
 
@@ -171,12 +181,13 @@ class Tuner:
 
         **Raises:**
 
-        - `ValueError`: `name` or `budget` is invalid.
+        - `ValueError`: `name`, `budget` or `stop_when` is invalid.
         """
+        rule = stop_rule(stop_when)
         if budget is not None:
             check_count("budget", budget)
         record = self.memory.task(name, budget=budget)
-        return TunerTask(self, record, record.budget or DEFAULT_BUDGET)
+        return TunerTask(self, record, record.budget or DEFAULT_BUDGET, rule)
 
     def add_task(
         self, name: str, configs: Sequence[Mapping[str, Any]], scores: Sequence[float | None]
