@@ -309,9 +309,7 @@ def at(running: RunningBelief, features: Float[Array, "points features"]) -> Run
     return _each(see_one, running, COMPONENTS)
 
 
-def fitted_units(
-    running: RunningBelief, weight: Float[ArrayLike, ""], past_scale: Float[ArrayLike, ""]
-) -> Units:
+def fitted_units(running: RunningBelief, weight: Float[Array, ""], past_scale: Float[Array, ""]) -> Units:
     """Return the units of maximum likelihood of the rewards so far, one pair per component.
 
     `weight` and `past_scale` are those of `jlibo.belief.moments.likeliest_units`.
@@ -321,7 +319,7 @@ def fitted_units(
         dtype = one.products.dtype
         own = jnp.asarray(one.unit)  # three columns, so the belief has a unit; zero if all rewards are zero
         # In multiples of a power of two near the rewards and the past scale, so that no square overflows.
-        unit = divisor(jnp.maximum(own, unit_of(jnp.asarray(past_scale, dtype))))
+        unit = divisor(jnp.maximum(own, unit_of(past_scale)))
         change = jnp.stack([jnp.ones_like(own), own / unit, jnp.ones_like(own)])
         products = times(times(one.products, change), change[:, None])
         count = one.belief.posterior.num_observations.astype(dtype)

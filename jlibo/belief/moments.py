@@ -11,7 +11,6 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jlibo.checks import ArrayLike
 from jlibo.solver.units import nearest_power
 
 
@@ -30,8 +29,8 @@ class Units(eqx.Module):
 def likeliest_units(
     products: Float[Array, "3 3"],
     count: Float[Array, ""],
-    weight: Float[ArrayLike, ""],
-    past_scale: Float[ArrayLike, ""],
+    weight: Float[Array, ""] | float,
+    past_scale: Float[Array, ""] | float,
 ) -> Units:
     """Return the centre and scale of maximum likelihood of rewards y = centre + scale (m + g).
 

@@ -167,13 +167,12 @@ class _Fit(NamedTuple):
 
 
 def _explain(past: PastTasks, prior: Prior) -> _Fit:
-    rows = past.features
-    variance = jnp.square(prior.noise_std)  # pyright: ignore[reportArgumentType]
+    rows, noise_std = past.features, jnp.asarray(prior.noise_std)
     means = jnp.einsum("trf,f->tr", rows, prior.mean, precision=HIGHEST)
     columns = jnp.stack([-means, past.targets, past.constants], axis=1)
-    fit = jax.vmap(whiten, in_axes=(None, None, 0, 0))(prior, prior.noise_std, rows, columns)
+    fit = jax.vmap(whiten, in_axes=(None, None, 0, 0))(prior, noise_std, rows, columns)
     products = jnp.einsum("tck,tdk->tcd", fit.columns, fit.columns, precision=HIGHEST)
-    products = products.at[:, 1:, 1:].add(past.lost_products / variance)
+    products = products.at[:, 1:, 1:].add(past.lost_products / noise_std**2)
     return _Fit(*fit, products)
 
 

@@ -28,10 +28,11 @@ from jlibo.tune.engine import Compressed, OwnTrials, PastTrials
 from jlibo.tune.memory.records import TaskRecord, TrialRecord
 from jlibo.tune.space.space import SearchSpace
 
-FARTHEST = 20.0
-"""Scores are clipped at this many spreads below the median."""
+FARTHEST = 3.0
+"""Scores are clipped at this many spreads below the median. How bad a bad configuration is does not matter,
+and the model would spend its flexibility on the difference."""
 LEAST_TASKS, LEAST_TRIALS = 8, 32
-MOST_TASKS, MOST_TRIALS = 128, 256
+MOST_TASKS, MOST_TRIALS = 512, 256
 """Largest numbers of past tasks, and of trials of one past task, that are used."""
 NUM_RECENT = 64
 """Largest number of told trials of a long task that have a row each, beside the compressed rows."""

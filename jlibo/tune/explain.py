@@ -218,8 +218,7 @@ def _similar(names: Sequence[str], found: insight.Insight) -> tuple[SimilarTask,
 
 def _importance(model: Model, found: insight.Insight) -> dict[str, Estimate]:
     shares = {
-        name: Estimate(float(found.shares[group]), float(found.share_stds[group]))
-        for group, name in enumerate(model.names)
-        if group not in model.features.free_groups
+        model.names[group]: Estimate(float(found.shares[group]), float(found.share_stds[group]))
+        for group in model.features.effect_groups
     }
     return dict(sorted(shares.items(), key=lambda item: -item[1].value))

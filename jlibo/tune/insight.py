@@ -23,12 +23,12 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from jlibo.belief import belief as running
 from jlibo.belief.moments import Units
 from jlibo.belief.scaling import Standardise
-from jlibo.features import AbstractFeatures
 from jlibo.policies.base import AbstractPolicy
 from jlibo.tune.arrays import OwnRows
 from jlibo.tune.ask import Choices
 from jlibo.tune.engine import Knowledge, OwnTrials, PastTrials, condition
 from jlibo.tune.outlook import HIGHEST, Outlook, Tried, components, look
+from jlibo.tune.space.dictionary import SpaceFeatures
 
 NUM_DRAWS = 64
 """Number of functions drawn from the posterior for `gains`, `shares` and `likeness`."""
@@ -56,7 +56,7 @@ def insight(
     policy: AbstractPolicy,
     scaling: Standardise,
     knowledge: Knowledge,
-    features: AbstractFeatures,
+    features: SpaceFeatures,
     rows: OwnRows | OwnTrials,
     tried: Tried,
     choices: Choices,
@@ -167,17 +167,17 @@ def _centred(values: Float[Array, "points features"], present: Bool[Any, " point
 def _shares(
     drawn: Float[Array, "draws features"],
     centred: Float[Array, "points features"],
-    features: AbstractFeatures,
+    features: SpaceFeatures,
 ) -> Float[Array, "draws groups"]:
-    """Return the share of each group in the sum of the groups' variances; zero for free groups."""
+    """Return the share of each group in the sum of the groups' variances; zero for the constant."""
     groups = np.asarray(features.groups)
     num_groups = int(groups.max()) + 1
     covariance = jnp.matmul(centred.T, centred, precision=HIGHEST)
     covariance = jnp.where(groups[:, None] == groups, covariance, 0)
     products = drawn * jnp.matmul(drawn, covariance, precision=HIGHEST)
     variances = jax.ops.segment_sum(products.T, jnp.asarray(groups), num_groups).T
-    is_free = np.isin(np.arange(num_groups), np.asarray(features.free_groups, int))
-    variances = jnp.where(is_free, 0, jnp.maximum(variances, 0))
+    is_effect = np.isin(np.arange(num_groups), features.effect_groups)
+    variances = jnp.where(is_effect, jnp.maximum(variances, 0), 0)
     total = variances.sum(1, keepdims=True)
     return variances / jnp.where(total > 0, total, 1)
 

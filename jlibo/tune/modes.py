@@ -5,10 +5,10 @@
 | `adaptive` | support, then mean and covariance learned from the past | log expected improvement      |
 | `paper`    | support, mean zero, equal weights; forced exploration   | GP-UCB                        |
 
-Both modes standardise the scores of each task by its own data. The paper's mode learns from all trials of past
-tasks: the few trials of forced exploration do not determine the coefficients of a parameter's functions. Its
-kernel stays full until the data support a smaller one (`SelfTunedMetaKGL.guarded`), so that it is not worse
-than GP-UCB on the full kernel by more than its forced exploration.
+Both modes standardise the scores of each task by its own data. The paper's mode learns from all trials of
+past tasks: the few trials of forced exploration do not determine the coefficients of a parameter's functions.
+Its kernel stays full until the data support a smaller one (`SelfTunedMetaKGL.guarded`), so that it is not
+worse than GP-UCB on the full kernel by more than its forced exploration.
 """
 
 import jax.numpy as jnp

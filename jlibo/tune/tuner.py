@@ -245,10 +245,8 @@ class Tuner:
         if selected.sum() == len(features.free_groups):
             selected = np.ones_like(selected)  # empty support: all are used, see `MetaInfo.fell_back`
         shares = {}
-        for group, name in enumerate(self.model.names):
-            if group in features.free_groups:
-                continue
-            own = group_of == group
+        for group in features.effect_groups:
+            name, own = self.model.names[group], group_of == group
             centred = values[:, own] - values[:, own].mean(0)
             second = covariance[np.ix_(own, own)] + np.outer(mean[own], mean[own])
             shares[name] = float(((centred @ second) * centred).sum(1).mean()) if selected[group] else 0.0
