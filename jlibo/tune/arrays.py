@@ -36,8 +36,9 @@ MOST_TASKS, MOST_TRIALS = 512, 256
 """Largest numbers of past tasks, and of trials of one past task, that are used."""
 NUM_RECENT = 64
 """Largest number of told trials of a long task that have a row each, beside the compressed rows."""
-TASKS_GROWTH = 4
-"""Padded numbers of tasks are 8, 32 and 128, because learning takes far longer to compile than to run."""
+TASKS_GROWTH, FEW_TASKS = 4, 128
+"""Padded numbers of tasks are 8, 32, 128, 256 and 512: learning from few tasks takes far longer to compile
+than to run."""
 
 
 def padded(count: int, least: int, growth: int = 2) -> int:
@@ -125,7 +126,8 @@ def past_trials(
         return None
     kept = [task for task in tasks if task.id in rows][-MOST_TASKS:]
     own = [thinned(rows[task.id], maximise=maximise) for task in kept]
-    num_tasks = padded(len(kept), LEAST_TASKS, TASKS_GROWTH)
+    few = len(kept) <= FEW_TASKS
+    num_tasks = padded(len(kept), LEAST_TASKS, TASKS_GROWTH) if few else padded(len(kept), FEW_TASKS)
     num_trials = padded(max(map(len, own)), LEAST_TRIALS)
     points = np.zeros((num_tasks, num_trials, space.num_parameters))
     scores = np.zeros((num_tasks, num_trials))

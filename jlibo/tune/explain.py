@@ -23,6 +23,7 @@ from jlibo.tune.ask import Candidates, Choices, choices_of
 from jlibo.tune.engine import OwnTrials, PastTrials
 from jlibo.tune.explanation import Estimate, Explanation, Recommendation, SimilarTask
 from jlibo.tune.history import AbstractHistory
+from jlibo.tune.importance import effect_matrices, parameter_names
 from jlibo.tune.learning import Learned
 from jlibo.tune.memory.records import TaskRecord, TrialRecord
 from jlibo.tune.model import Model
@@ -154,6 +155,7 @@ def explain_task(
         choices,
         log_unit,
         np.arange(len(candidates.features)) < len(candidates.points),
+        effect_matrices(model).astype(candidates.features.dtype),
         None if past is None else past.trials,
         arrays.padded(num_trials, NUM_AHEAD),  # few lengths, so that few programs are compiled
         key=jax.random.fold_in(candidates.key, num_scores),
@@ -218,7 +220,7 @@ def _similar(names: Sequence[str], found: insight.Insight) -> tuple[SimilarTask,
 
 def _importance(model: Model, found: insight.Insight) -> dict[str, Estimate]:
     shares = {
-        model.names[group]: Estimate(float(found.shares[group]), float(found.share_stds[group]))
-        for group in model.features.effect_groups
+        name: Estimate(float(share), float(std))
+        for name, share, std in zip(parameter_names(model), found.shares, found.share_stds, strict=True)
     }
     return dict(sorted(shares.items(), key=lambda item: -item[1].value))

@@ -8,7 +8,7 @@ from jlibo.printable import printable
 from jlibo.tune.trial import Trial
 
 MOST_SHOWN = 4
-"""Number of past tasks, and of parameters and pairs, that the text of an explanation names."""
+"""Number of past tasks, and of parameters, that the text of an explanation names."""
 
 
 @final
@@ -92,7 +92,7 @@ class Explanation:
     similar: tuple[SimilarTask, ...]
     """The past tasks, the most similar first."""
     importance: dict[str, Estimate]
-    """Share of the variance of this task's scores over the search space by parameter and pair, the largest
+    """Share in the sum of the parameters' total effects on this task's scores by parameter, the largest
     first. The shares sum to one."""
     scale: float | None
     """Standard deviation of the scores over the search space, as the model estimates it. None while nothing

@@ -23,12 +23,12 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from jlibo.belief import belief as running
 from jlibo.belief.moments import Units
 from jlibo.belief.scaling import Standardise
+from jlibo.features import AbstractFeatures
 from jlibo.policies.base import AbstractPolicy
 from jlibo.tune.arrays import OwnRows
 from jlibo.tune.ask import Choices
 from jlibo.tune.engine import Knowledge, OwnTrials, PastTrials, condition
 from jlibo.tune.outlook import HIGHEST, Outlook, Tried, components, look
-from jlibo.tune.space.dictionary import SpaceFeatures
 
 NUM_DRAWS = 64
 """Number of functions drawn from the posterior for `gains`, `shares` and `likeness`."""
@@ -45,8 +45,8 @@ class Insight(eqx.Module):
     gains: Float[Array, " steps"]
     gain_errors: Float[Array, " steps"]
     """Standard errors of `gains`, which are means over the draws."""
-    shares: Float[Array, " groups"]
-    share_stds: Float[Array, " groups"]
+    shares: Float[Array, " parameters"]
+    share_stds: Float[Array, " parameters"]
     likeness: Float[Array, " tasks"] | None
     likeness_stds: Float[Array, " tasks"] | None
 
@@ -56,12 +56,13 @@ def insight(
     policy: AbstractPolicy,
     scaling: Standardise,
     knowledge: Knowledge,
-    features: SpaceFeatures,
+    features: AbstractFeatures,
     rows: OwnRows | OwnTrials,
     tried: Tried,
     choices: Choices,
     log_units: Float[Any, ""],
     present: Bool[Any, " fixed"],
+    effects: Float[Any, "parameters features features"],
     past: PastTrials | None,
     num_steps: int,
     *,
@@ -73,6 +74,7 @@ def insight(
 
     - `policy`: chooses the simulated trials.
     - `present`: which of the fixed candidates are no padding; they stand for the whole space.
+    - `effects`: the matrices of the parameters' total effects, see `jlibo.tune.importance`.
     - `past`: the past tasks; None if there are none.
     - `num_steps`: the largest number of further trials.
     """
@@ -88,7 +90,7 @@ def insight(
     keys = jax.random.split(play_key, NUM_DRAWS)
     gains = lax.map(play, (drawn, noise_stds, keys), batch_size=BATCH) * units.scale
     centred = _centred(choices.fixed_features, present)
-    shares = _shares(drawn, centred, features)
+    shares = _shares(drawn, effects)
     likeness = None
     if past is not None:
         surfaces = _past_surfaces(policy.noise_std, scaling, knowledge, past, choices.fixed_features)
@@ -165,21 +167,13 @@ def _centred(values: Float[Array, "points features"], present: Bool[Any, " point
 
 
 def _shares(
-    drawn: Float[Array, "draws features"],
-    centred: Float[Array, "points features"],
-    features: SpaceFeatures,
-) -> Float[Array, "draws groups"]:
-    """Return the share of each group in the sum of the groups' variances; zero for the constant."""
-    groups = np.asarray(features.groups)
-    num_groups = int(groups.max()) + 1
-    covariance = jnp.matmul(centred.T, centred, precision=HIGHEST)
-    covariance = jnp.where(groups[:, None] == groups, covariance, 0)
-    products = drawn * jnp.matmul(drawn, covariance, precision=HIGHEST)
-    variances = jax.ops.segment_sum(products.T, jnp.asarray(groups), num_groups).T
-    is_effect = np.isin(np.arange(num_groups), features.effect_groups)
-    variances = jnp.where(is_effect, jnp.maximum(variances, 0), 0)
-    total = variances.sum(1, keepdims=True)
-    return variances / jnp.where(total > 0, total, 1)
+    drawn: Float[Array, "draws features"], effects: Float[Array, "parameters features features"]
+) -> Float[Array, "draws parameters"]:
+    """Return the share of each parameter in the sum of the total effects."""
+    totals = jnp.einsum("nf,pfg,ng->np", drawn, effects, drawn, precision=HIGHEST)
+    totals = jnp.maximum(totals, 0)
+    total = totals.sum(1, keepdims=True)
+    return totals / jnp.where(total > 0, total, 1)
 
 
 def _past_surfaces(

@@ -41,7 +41,7 @@ from jlibo.tune.ask import Choices
 from jlibo.tune.engine import Knowledge, OwnTrials, condition
 
 HIGHEST = lax.Precision.HIGHEST
-NOISE_FACTORS = (1.0, 0.3, 3.0)
+NOISE_FACTORS = (1.0, 0.3, 3.0, 8.0)
 """Levels of noise for the recommended trial, in multiples of the noise that suggestions assume. The first
 is one."""
 NOISE_SPREAD = 1.0

@@ -22,12 +22,12 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, final
 
-import jax.numpy as jnp
 import numpy as np
 
 from jlibo.checks import check_count, fail
 from jlibo.meta import AbstractMetaLearner
 from jlibo.policies import AbstractPolicy
+from jlibo.tune.importance import effect_matrices, parameter_names
 from jlibo.tune.learning import Learned, has_changed, learn_records, score_counts, summarise_records
 from jlibo.tune.memory.memory import Memory
 from jlibo.tune.memory.records import finite_score, whole
@@ -222,12 +222,14 @@ class Tuner:
     # --- results --------------------------------------------------------------------------------------------
 
     def importance(self) -> dict[str, float]:
-        """Return the share of the scores' variance that each parameter, and each pair, accounts for.
+        """Return how much each parameter matters: its share in the sum of the parameters' total effects.
+
+        The total effect of a parameter is the mean squared change of the score, over all past tasks, if that
+        parameter alone is drawn anew. It contains the interactions with other parameters.
 
         **Returns:**
 
-        Shares over all tasks by name, which sum to one, the largest first. Parameters and pairs that were not
-        selected have a share of zero. Empty before the first task with two scores.
+        Shares by name, which sum to one, the largest first. Empty before the first task with two scores.
         """
         knowledge, num_tasks = self.knowledge(at_once=True)
         if num_tasks == 0:
@@ -235,21 +237,10 @@ class Tuner:
         summary = summarise_records(self.model, *self.memory.snapshot(), knowledge, maximise=self.maximise)
         if summary is None:  # all tasks were deleted meanwhile
             return {}
-        features = self.model.features
-        points = self.space.sample_unit(1024, rng=np.random.default_rng(0))
-        values = np.asarray(features(jnp.asarray(points, jnp.result_type(float))), np.float64)
         mean = np.asarray(summary.mean, np.float64)
-        covariance = np.asarray(summary.covariance, np.float64)
-        group_of = np.asarray(features.groups)
-        selected = np.asarray(knowledge.support)
-        if selected.sum() == len(features.free_groups):
-            selected = np.ones_like(selected)  # empty support: all are used, see `MetaInfo.fell_back`
-        shares = {}
-        for group in features.effect_groups:
-            name, own = self.model.names[group], group_of == group
-            centred = values[:, own] - values[:, own].mean(0)
-            second = covariance[np.ix_(own, own)] + np.outer(mean[own], mean[own])
-            shares[name] = float(((centred @ second) * centred).sum(1).mean()) if selected[group] else 0.0
+        second = np.asarray(summary.covariance, np.float64) + np.outer(mean, mean)
+        effects = (effect_matrices(self.model) * second).sum((1, 2))
+        shares = dict(zip(parameter_names(self.model), effects.tolist(), strict=True))
         total = sum(shares.values())
         ranked = sorted(shares.items(), key=lambda item: -item[1])
         return {name: share / total for name, share in ranked}

@@ -209,10 +209,11 @@ def records(num_tasks, num_trials, explored=0):
 
 def test_past_tasks_are_bounded_in_number_and_length():
     features = SPACE.features(**SIZES)
-    tasks, trials = records(150, 3)
-    past, num_tasks = arrays.past_trials(SPACE, features, tasks, trials, maximise=True)
-    assert num_tasks == 150 and past.scores.shape == (128, arrays.LEAST_TRIALS)
-    latest, _ = arrays.past_trials(SPACE, features, tasks[22:], trials, maximise=True)
+    for count, size in ((8, 8), (9, 32), (33, 128), (129, 256), (530, 512)):
+        tasks, trials = records(count, 3)
+        past, num_tasks = arrays.past_trials(SPACE, features, tasks, trials, maximise=True)
+        assert num_tasks == count and past.scores.shape == (size, arrays.LEAST_TRIALS)
+    latest, _ = arrays.past_trials(SPACE, features, tasks[18:], trials, maximise=True)
     assert np.array_equal(past.features, latest.features)
     tasks, trials = records(1, 2000, explored=45)
     past, _ = arrays.past_trials(SPACE, features, tasks, trials, maximise=True)

@@ -198,7 +198,7 @@ def test_outlier_scores_do_not_prevent_optimisation():
     """A diverged fit may have a finite score of 1e30; the others can still be distinguished."""
     tuner = jlibo.Tuner(SPACE, maximise=False)
     task = tuner.task("new", budget=BUDGET)
-    for number in range(15):
+    for number in range(25):
         trial = task.ask()
         task.tell(trial, 1e30 if number in (1, 4) else 1 - score(trial.params))
     assert task.best.score < 0.05
@@ -301,7 +301,7 @@ def test_importance_ranks_the_relevant_parameter_first():
     assert tuner.importance() == {}
     teach(tuner)
     importance = tuner.importance()
-    assert set(importance) <= {"alpha", "log beta", "joint"}
+    assert set(importance) == {"alpha", "log beta"}
     assert sum(importance.values()) == pytest.approx(1)
     assert list(importance.values()) == sorted(importance.values(), reverse=True)
     assert next(iter(importance)) == "log beta" and importance["log beta"] > 0.8

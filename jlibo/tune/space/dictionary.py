@@ -85,11 +85,6 @@ class SpaceFeatures(AbstractFeatures):
     scales: tuple[float, ...] = eqx.field(static=True)
     joint: JointFeatures | None
 
-    @property
-    def effect_groups(self) -> tuple[int, ...]:
-        """All groups but the constant: those that depend on the parameters."""
-        return tuple(range(1, self.num_groups))
-
     def evaluate(self, point: Float[Array, " dim"]) -> Float[Array, " features"]:
         parts = [jnp.ones(1, point.dtype)]
         if self.cosines:
