@@ -196,12 +196,14 @@ def test_choices_are_invariant_to_scale_and_shift_of_scores(factor, shift):
 
 def test_outlier_scores_do_not_prevent_optimisation():
     """A diverged fit may have a finite score of 1e30; the others can still be distinguished."""
-    tuner = jlibo.Tuner(SPACE, maximise=False)
-    task = tuner.task("new", budget=BUDGET)
-    for number in range(25):
-        trial = task.ask()
-        task.tell(trial, 1e30 if number in (1, 4) else 1 - score(trial.params))
-    assert task.best.score < 0.05
+    best = []
+    for seed in range(5):
+        task = jlibo.Tuner(SPACE, maximise=False, seed=seed).task("new", budget=BUDGET)
+        for number in range(20):
+            trial = task.ask()
+            task.tell(trial, 1e30 if number in (1, 4) else 1 - score(trial.params))
+        best.append(task.best.score)
+    assert np.median(best) < 0.03
 
 
 def test_failed_trials_are_avoided_but_not_observations():
