@@ -250,7 +250,8 @@ def tuner_insight(points, scores, told, pending, candidates, near, features, dat
         return outlook.outlook(policy.noise_std, *rest)
     present, steps = jnp.ones(len(candidates), bool), jnp.ones(features.shape[:2], scores.dtype)
     past = engine.PastTrials(features, steps, steps > 0, steps > 0, jnp.zeros(NUM_TASKS, scores.dtype))
-    return insight.insight(policy, *rest, present, past, 3, key=key_of(data))
+    effects = jnp.ones((2, features.shape[-1], features.shape[-1]), scores.dtype)
+    return insight.insight(policy, *rest, present, effects, past, 3, key=key_of(data))
 
 
 TRIALS = (floats(4, NUM_FEATURES), floats(4), booleans(4), booleans(4))

@@ -75,9 +75,9 @@ def start(
         posterior = eqx.tree_at(lambda p: p.noise_std, posterior, held)
         zeros = jnp.zeros(num_columns, mean.dtype)
         posterior = eqx.tree_at(
-            lambda p: (p.mean, p.best_reward, p.log_marginal_likelihood),
+            lambda p: (p.mean, p.best_reward, p.log_marginal_likelihood, p.num_since_best),
             posterior,
-            (_first_of(one.mean, num_columns), zeros - jnp.inf, zeros),
+            (_first_of(one.mean, num_columns), zeros - jnp.inf, zeros, jnp.zeros(num_columns, jnp.int32)),
         )
         belief = gp.Belief(_first_of(mean, num_columns), variance, features, posterior)
         unit = None if num_columns == 1 else jnp.zeros((), mean.dtype)
@@ -173,7 +173,10 @@ def after(
     unit = unit_of(jnp.abs(rewards).max(initial=0))
     rows = jnp.where((seen.told | seen.pending)[:, None], seen.features, 0)
     targets = jnp.stack([jnp.zeros_like(rewards), rewards / divisor(unit), seen.constants])
-    best = jnp.where(seen.told, targets, -jnp.inf).max(1, initial=-jnp.inf)
+    candidates_for_best = jnp.where(seen.told, targets, -jnp.inf)
+    best = candidates_for_best.max(1, initial=-jnp.inf)
+    is_later = jnp.arange(len(rewards)) > jnp.argmax(candidates_for_best, axis=1)[:, None]
+    num_since_best = (is_later & seen.told).sum(1).astype(jnp.int32)
 
     def after_one(one: Prior) -> RunningBelief:
         dtype = one.mean.dtype
@@ -198,6 +201,7 @@ def after(
             information_gain=0.5 * gain.sum(),
             best_reward=best,
             num_observations=seen.told.sum().astype(jnp.int32),
+            num_since_best=num_since_best,
         )
         belief = gp.Belief(_combine(mean, points.T), jnp.maximum(variance, 0), points, posterior)
         log_determinant = jnp.where(seen.told, log_variance, 0).sum()
@@ -240,6 +244,7 @@ def complete(
                 c.log_determinant,
                 c.belief.posterior.best_reward,
                 c.belief.posterior.num_observations,
+                c.belief.posterior.num_since_best,
             ),
             one,
             (
@@ -247,6 +252,7 @@ def complete(
                 one.log_determinant + num_lost * jnp.log(variance),
                 posterior.best_reward.at[1].set(best_reward / unit),
                 posterior.num_observations + num_lost.astype(jnp.int32),
+                jnp.zeros_like(posterior.num_since_best),  # not known from compressed rows
             ),
         )
 
@@ -366,9 +372,14 @@ def _in_units(running: RunningBelief, units: Units) -> gp.Belief:
     )
     best = units.apply(best)
     posterior = eqx.tree_at(
-        lambda p: (p.mean, p.best_reward, p.log_marginal_likelihood),
+        lambda p: (p.mean, p.best_reward, p.log_marginal_likelihood, p.num_since_best),
         posterior,
-        (_combine(combine, posterior.mean), best, _log_likelihood(running, units)),
+        (
+            _combine(combine, posterior.mean),
+            best,
+            _log_likelihood(running, units),
+            posterior.num_since_best[0 if running.unit is None else 1],
+        ),
     )
     return gp.Belief(_combine(combine, belief.mean), belief.variance, belief.features, posterior)
 

@@ -22,6 +22,8 @@ MODES = ("adaptive", "paper")
 NOISE_STD = 0.1
 """Initial standard deviation of the noise, relative to the spread of the scores."""
 PAPER_NU = 2.0
+PATIENCE = 4
+"""Trials without a new best score after which every second trial of the adaptive mode is a random one."""
 
 
 def make_learner(mode: str) -> AdaptiveMetaKGL | SelfTunedMetaKGL:
@@ -36,7 +38,7 @@ def make_learner(mode: str) -> AdaptiveMetaKGL | SelfTunedMetaKGL:
 def make_policy(mode: str) -> AbstractPolicy:
     """Return the policy of a mode."""
     if mode == "adaptive":
-        return LogExpectedImprovement(jnp.asarray(NOISE_STD))
+        return LogExpectedImprovement(jnp.asarray(NOISE_STD), patience=PATIENCE)
     if mode == "paper":
         return GPUCB(jnp.asarray(PAPER_NU), jnp.asarray(NOISE_STD))
     fail("mode", " or ".join(map(repr, MODES)), repr(mode))
