@@ -29,7 +29,7 @@ from jlibo.lifelong.loop import run_agents
 from jlibo.meta import RunSizes, TaskData
 from jlibo.sweeps.points import as_points
 from jlibo.sweeps.program import trace
-from jlibo.tune import arrays, ask, engine
+from jlibo.tune import arrays, ask, engine, insight, outlook
 
 PLATFORMS = ("cuda", "tpu")
 NUM_FEATURES, NUM_TASKS, HORIZON = 5, 3, 6
@@ -237,10 +237,30 @@ def tuner_best(points, scores, told, pending, candidates, near, data):
     available = jnp.ones(len(candidates) + len(near), bool)
     zero = jnp.zeros((), scores.dtype)
     parts = (POLICIES["GPUCB"], scaling, knowledge, FEATURES, rows)
-    return ask._best_candidates(*parts, ask._Choices(candidates, near, available), zero, key=key_of(data))
+    return ask._best_candidates(*parts, ask.Choices(candidates, near, available), zero, key=key_of(data))
+
+
+def tuner_insight(points, scores, told, pending, candidates, near, features, data, is_whole=True):
+    learner, scaling = LEARNERS["AdaptiveMetaKGL"], jlibo.Standardise()
+    knowledge = engine.nothing_known(learner, scaling, SIZES)
+    rows, tried = arrays.OwnRows(points, scores, told, pending), outlook.Tried(points, scores, told)
+    choices = ask.Choices(candidates, near, jnp.ones(len(candidates) + len(near), bool))
+    zero = jnp.zeros((), scores.dtype)
+    policy = POLICIES["LogExpectedImprovement"]
+    rest = (scaling, knowledge, FEATURES, rows, tried, choices, zero)
+    if not is_whole:
+        return outlook.outlook(policy.noise_std, *rest)
+    present, steps = jnp.ones(len(candidates), bool), jnp.ones(features.shape[:2], scores.dtype)
+    past = engine.PastTrials(features, steps, steps > 0, steps > 0, jnp.zeros(NUM_TASKS, scores.dtype))
+    effects = jnp.ones((2, features.shape[-1], features.shape[-1]), scores.dtype)
+    return insight.insight(policy, *rest, present, effects, past, 3, key=key_of(data))
 
 
 TRIALS = (floats(4, NUM_FEATURES), floats(4), booleans(4), booleans(4))
+INSIGHT_SHAPES = (
+    *(floats(4, 1), *TRIALS[1:], floats(8, NUM_FEATURES), floats(2, 1)),
+    *(floats(NUM_TASKS, HORIZON, NUM_FEATURES), KEY),
+)
 ENTRIES: dict[str, Callable[[], Entry]] = {
     **{f"policy {name}": partial(of_policy, policy) for name, policy in POLICIES.items()},
     **{f"learner {name}": partial(of_learner, learner) for name, learner in LEARNERS.items()},
@@ -327,6 +347,8 @@ ENTRIES: dict[str, Callable[[], Entry]] = {
         (floats(4, 1), *TRIALS[1:], floats(8, NUM_FEATURES), floats(2, 1), KEY),
         ("_best_candidates",),
     ),
+    "tuner outlook": lambda: Entry(partial(tuner_insight, is_whole=False), INSIGHT_SHAPES, ("outlook",)),
+    "tuner insight": lambda: Entry(tuner_insight, INSIGHT_SHAPES, ("insight",)),
 }
 
 

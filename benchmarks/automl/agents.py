@@ -2,12 +2,15 @@
 
 | agent               | what it is                                                                         |
 |---------------------|------------------------------------------------------------------------------------|
-| `gp-ucb`, `gp-ei`   | the policies of the two modes on the full kernel, without past tasks               |
+| `gp-ucb`, `gp-ei`   | the modes on their first day: the full kernel and the first task's exploration     |
 | `paper`, `adaptive` | the modes of `Tuner`: the same policies on the prior that the mode's learner makes |
 
 Features, learner, policy and scaling are those of the tuner (`make_model`). In the regime `own` all orders
 are one batch of `run_agents`. In the regime `random` the past is learned by the tuner's own function
 (`engine.learn`), once per draw.
+
+The simulator has no clipping of heavy tails, so the scores of a table are clipped beforehand, as the tuner
+clips them. The tuner estimates the threshold from the trials so far, and the benchmark from the whole task.
 
 If several configurations have equal scores, one of them is drawn at random. Before its first reward an agent
 without past tasks gives equal scores to all corners of the box, and the first row of a table may happen to be
@@ -52,9 +55,29 @@ def make_agents(
 ) -> tuple[Model, RandomTies, dict[str, jlibo.AbstractMetaLearner]]:
     """Return the mode's model, its policy with random ties, and the learners of the chosen agents."""
     model = make_model(problem.space, mode=mode)
-    learners = {PAIRS[mode]: jlibo.FixedPrior(), mode: model.learner}
+    learners = {PAIRS[mode]: without_past(model), mode: model.learner}
     policy = RandomTies(model.policy, model.policy.noise_std)
     return model, policy, {name: learner for name, learner in learners.items() if name in chosen}
+
+
+def seen_values(problem: Problem) -> np.ndarray:
+    """Return the scores as the tuner sees them: clipped far below the median of the task."""
+    values = np.array(problem.values, np.float64)
+    for row in values:
+        is_score = np.isfinite(row)
+        levelled, log_unit = level(row[is_score], maximise=True)
+        row[is_score] = levelled * np.exp(log_unit)
+    return values
+
+
+def without_past(model: Model) -> jlibo.FixedPrior:
+    """Return the learner of a tuner on its first day: every task explores as the first task does."""
+    schedule = model.learner.exploration
+
+    def first_rate(task: int, horizon: int) -> float:
+        return float(schedule.counts(1, horizon)[0])
+
+    return jlibo.FixedPrior(exploration=jlibo.CustomExploration(first_rate))
 
 
 def play_own(
@@ -73,9 +96,10 @@ def play_own(
     `points` are [order, task, g, dim] if the tasks of each order have points of their own.
     """
     model, policy, learners = make_agents(mode, problem, chosen)
+    values = seen_values(problem)
 
     def run(order, key, own_points):
-        env = jlibo.TableEnv(problem.values, problem.points if own_points is None else own_points)
+        env = jlibo.TableEnv(values, problem.points if own_points is None else own_points)
         results = jlibo.run_agents(
             in_order(env, order),
             model.features,
@@ -116,7 +140,7 @@ def play_random(
     `progress_fn` is called with the number of finished draws.
     """
     model, policy, learners = make_agents(mode, problem, chosen)
-    env = jlibo.TableEnv(problem.values, problem.points)
+    env = jlibo.TableEnv(seen_values(problem), problem.points)
     num_past = len(regime.pasts[0])
     sizes = model.sizes(num_past, budget)
 
@@ -145,10 +169,9 @@ def play_random(
             if name == mode:
                 count = jnp.asarray(num_past, jnp.int32)
                 knowledge = engine.learn(learner, model.scaling, policy.noise_std, rows, count, sizes)
-                num_explore = learner.exploration.counts(num_past + 1, budget)[num_past]
             else:
                 knowledge = engine.nothing_known(learner, model.scaling, sizes)
-                num_explore = 0
+            num_explore = learner.exploration.counts(num_past + 1, budget)[num_past]
             tasks = jnp.asarray(regime.tasks[draw])
             key = jax.random.fold_in(jax.random.key(seed), draw)
             runs[name][draw] = play_tasks(tasks, knowledge, jnp.asarray(num_explore, jnp.int32), key)

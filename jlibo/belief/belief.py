@@ -4,9 +4,11 @@
 |-------------------|---------------------------------------------------------------------------------------|
 | `start`           | belief of a prior before any reward                                                   |
 | `observe`         | condition on a reward at a candidate                                                  |
+| `after`           | belief of a prior after many observations at once                                     |
 | `observe_pending` | reduce the variance as for an observation whose reward is not known yet               |
 | `at`              | the same belief at other points                                                       |
 | `in_units`        | mean and variance in given units, as a policy sees them                               |
+| `fitted_units`    | the units in which the prior explains the rewards best                                |
 
 The units of the rewards (`jlibo.belief.scaling`) are estimated from the rewards and change at every step.
 The posterior is not recomputed when they change. The posterior mean is linear in the targets
@@ -26,11 +28,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from jlibo.belief import posterior as gp
-from jlibo.belief.moments import Units, divisor, larger_unit, times
-from jlibo.belief.prior import Prior, PriorMixture
+from jlibo.belief.moments import Units, divisor, larger_unit, likeliest_units, times, unit_of
+from jlibo.belief.prior import Prior, PriorMixture, semidefinite_cholesky
+from jlibo.belief.whitening import whiten
 from jlibo.checks import ArrayLike
 
 
@@ -72,9 +75,9 @@ def start(
         posterior = eqx.tree_at(lambda p: p.noise_std, posterior, held)
         zeros = jnp.zeros(num_columns, mean.dtype)
         posterior = eqx.tree_at(
-            lambda p: (p.mean, p.best_reward, p.log_marginal_likelihood),
+            lambda p: (p.mean, p.best_reward, p.log_marginal_likelihood, p.num_since_best),
             posterior,
-            (_first_of(one.mean, num_columns), zeros - jnp.inf, zeros),
+            (_first_of(one.mean, num_columns), zeros - jnp.inf, zeros, jnp.zeros(num_columns, jnp.int32)),
         )
         belief = gp.Belief(_first_of(mean, num_columns), variance, features, posterior)
         unit = None if num_columns == 1 else jnp.zeros((), mean.dtype)
@@ -140,6 +143,76 @@ def _in_new_unit(running: RunningBelief, change: Float[Array, " columns"]) -> Ru
     )
 
 
+@final
+class Observations(eqx.Module):
+    """Observations of one task, padded. A row is told (it has a reward), pending, or padding."""
+
+    features: Float[Array, "rows features"]
+    rewards: Float[Array, " rows"]
+    told: Bool[Array, " rows"]
+    pending: Bool[Array, " rows"]
+    constants: Float[Array, " rows"]
+    """The targets of the third column: ones, or their transform for compressed rows; see `complete`."""
+
+
+def after(
+    prior: Prior | PriorMixture,
+    observations: Observations,
+    points: Float[Array, "points features"],
+    noise_std: Float[ArrayLike, ""],
+) -> RunningBelief:
+    """Return the belief at `points` after all observations, with three columns.
+
+    It equals `start`, `observe` of the told rows and `observe_pending` of the pending ones, up to round-off.
+    The cost is that of matrix products: O(rows * features^2 + points * features^2).
+    """
+    # Pending rows come last. Their rewards then have no influence on the whitened rows before them.
+    order = jnp.argsort(observations.pending, stable=True)
+    seen = jax.tree.map(lambda leaf: leaf[order], observations)
+    rewards = jnp.where(seen.told, seen.rewards, 0)
+    unit = unit_of(jnp.abs(rewards).max(initial=0))
+    rows = jnp.where((seen.told | seen.pending)[:, None], seen.features, 0)
+    targets = jnp.stack([jnp.zeros_like(rewards), rewards / divisor(unit), seen.constants])
+    candidates_for_best = jnp.where(seen.told, targets, -jnp.inf)
+    best = candidates_for_best.max(1, initial=-jnp.inf)
+    is_later = jnp.arange(len(rewards)) > jnp.argmax(candidates_for_best, axis=1)[:, None]
+    num_since_best = (is_later & seen.told).sum(1).astype(jnp.int32)
+
+    def after_one(one: Prior) -> RunningBelief:
+        dtype = one.mean.dtype
+        variance = one.variance(points)
+        noise = jnp.asarray(noise_std if one.noise_std is None else one.noise_std, dtype)
+        noise = gp.held_noise(noise, variance.max(initial=0))
+        first = _first_of(one.mean, 3)
+        columns = jnp.where(seen.told, targets - _combine(first, rows.T), 0)
+        fit = whiten(one, noise, rows, columns)
+        residual = jnp.where(seen.told, fit.columns, 0)
+        mean = first + _combine(residual, fit.images)
+        variance = variance - (_combine(points, fit.images.T) ** 2).sum(-1)
+        log_variance = -2 * jnp.log(jnp.diagonal(fit.whitening))
+        gain = jnp.where(seen.told | seen.pending, log_variance - 2 * jnp.log(noise), 0)
+        covariance = one.covariance if one.covariance.ndim == 2 else jnp.diag(one.covariance)
+        posterior = gp.Posterior(
+            mean=mean,
+            # Only policies that draw functions use the factor. Otherwise the compiler removes it.
+            factor=semidefinite_cholesky(covariance - _combine(fit.images.T, fit.images)),
+            noise_std=noise,
+            log_marginal_likelihood=jnp.zeros(3, dtype),
+            information_gain=0.5 * gain.sum(),
+            best_reward=best,
+            num_observations=seen.told.sum().astype(jnp.int32),
+            num_since_best=num_since_best,
+        )
+        belief = gp.Belief(_combine(mean, points.T), jnp.maximum(variance, 0), points, posterior)
+        log_determinant = jnp.where(seen.told, log_variance, 0).sum()
+        return RunningBelief(belief, _combine(residual, residual.T), log_determinant, None, unit)
+
+    if isinstance(prior, Prior):
+        return after_one(prior)
+    running = jax.vmap(after_one, out_axes=COMPONENTS)(prior.components)
+    return eqx.tree_at(lambda c: c.log_weights, running, prior.log_weights, is_leaf=lambda leaf: leaf is None)
+
+
 def complete(
     running: RunningBelief,
     lost_products: Float[Array, "2 2"],
@@ -171,6 +244,7 @@ def complete(
                 c.log_determinant,
                 c.belief.posterior.best_reward,
                 c.belief.posterior.num_observations,
+                c.belief.posterior.num_since_best,
             ),
             one,
             (
@@ -178,6 +252,7 @@ def complete(
                 one.log_determinant + num_lost * jnp.log(variance),
                 posterior.best_reward.at[1].set(best_reward / unit),
                 posterior.num_observations + num_lost.astype(jnp.int32),
+                jnp.zeros_like(posterior.num_since_best),  # not known from compressed rows
             ),
         )
 
@@ -199,19 +274,32 @@ def observe_pending(
 def in_units(running: RunningBelief, units: Units) -> gp.Belief:
     """Return the belief in the given units.
 
-    A mixture becomes one belief with the mixture's mean and variance. Components are reweighted by their
-    predictive likelihood of the rewards so far. The `posterior` of the result, which policies use to draw a
-    whole function, is that of the most probable component.
+    A mixture becomes one belief with the mixture's mean and variance, in the units of its most probable
+    component (`common_units`). Components are reweighted by their predictive likelihood of the rewards so
+    far. The `posterior` of the result, which policies use to draw a whole function, is that of the most
+    probable component.
     """
     if running.log_weights is None:
         return _in_units(running, units)
-    beliefs = _each(lambda one: _in_units(one, units), running, BELIEFS)
     weights = component_weights(running, units)
-    mean = _combine(weights, beliefs.mean)
-    variance = _combine(weights, beliefs.variance + (beliefs.mean - mean) ** 2)
     likeliest = jnp.argmax(weights)
+    units = _per_component(running, units)
+    beliefs = _each(_in_units, running, BELIEFS, units)
+    scale = units.scale[likeliest]
+    ratio = (units.scale / scale)[:, None]
+    means = beliefs.mean * ratio + ((units.centre - units.centre[likeliest]) / scale)[:, None]
+    mean = _combine(weights, means)
+    variance = _combine(weights, beliefs.variance * ratio**2 + (means - mean) ** 2)
     posterior = jax.tree.map(lambda leaf: leaf[likeliest], beliefs.posterior)
     return gp.Belief(mean, variance, beliefs.features, posterior)
+
+
+def common_units(running: RunningBelief, units: Units) -> Units:
+    """Return the units of the result of `in_units`: those of the most probable component."""
+    if running.log_weights is None:
+        return units
+    likeliest = jnp.argmax(component_weights(running, units))
+    return jax.tree.map(lambda leaf: leaf[likeliest], _per_component(running, units))
 
 
 def at(running: RunningBelief, features: Float[Array, "points features"]) -> RunningBelief:
@@ -227,29 +315,53 @@ def at(running: RunningBelief, features: Float[Array, "points features"]) -> Run
     return _each(see_one, running, COMPONENTS)
 
 
-def squares_about(centre: Float[Array, ""], running: RunningBelief) -> Float[Array, ""]:
-    """Return (y - centre)^T K^-1 (y - centre), with K the prior covariance of the noisy rewards y.
+def fitted_units(running: RunningBelief, weight: Float[Array, ""], past_scale: Float[Array, ""]) -> Units:
+    """Return the units of maximum likelihood of the rewards so far, one pair per component.
 
-    This is the squared deviation of the rewards from `centre` relative to the one that the prior expects. A
-    mixture uses its last component, which is the widest. The result is in multiples of `running.unit`
-    squared.
+    `weight` and `past_scale` are those of `jlibo.belief.moments.likeliest_units`.
     """
-    centre = centre if running.unit is None else centre / divisor(running.unit)
-    products = running.products if running.log_weights is None else running.products[-1]
-    squares = products[1, 1] - 2 * centre * products[1, 2] + centre**2 * products[2, 2]
-    return jnp.maximum(squares, 0)
+
+    def fit_one(one: RunningBelief) -> Units:
+        dtype = one.products.dtype
+        own = jnp.asarray(one.unit)  # three columns, so the belief has a unit; zero if all rewards are zero
+        # In multiples of a power of two near the rewards and the past scale, so that no square overflows.
+        unit = divisor(jnp.maximum(own, unit_of(past_scale)))
+        change = jnp.stack([jnp.ones_like(own), own / unit, jnp.ones_like(own)])
+        products = times(times(one.products, change), change[:, None])
+        count = one.belief.posterior.num_observations.astype(dtype)
+        units = likeliest_units(products, count, weight, past_scale / unit)
+        return Units(units.centre * unit, units.scale * unit)
+
+    return _each(fit_one, running, 0)
 
 
 def component_weights(running: RunningBelief, units: Units) -> Float[Array, " components"]:
     """Return each component's posterior probability: prior weight times likelihood of the rewards so far.
 
     The likelihood is the product of the predictive densities of each reward given the rewards before it, so
-    every reward is held out once.
+    every reward is held out once. It is a density of the rewards and not of the rewards in a component's own
+    units, and a centre that was fitted to the rewards is integrated out.
     """
     if running.log_weights is None:
         return jnp.ones(1, running.products.dtype)
-    scores = running.log_weights + _each(lambda one: _log_likelihood(one, units), running, 0)
+    scores = running.log_weights + _each(_log_evidence, running, 0, _per_component(running, units))
     return jax.nn.softmax(jnp.where(jnp.isnan(scores), -jnp.inf, scores))
+
+
+def _log_evidence(running: RunningBelief, units: Units) -> Float[Array, ""]:
+    log_likelihood = _log_likelihood(running, units)
+    if running.unit is None:
+        return log_likelihood
+    count = running.belief.posterior.num_observations.astype(log_likelihood.dtype)
+    constant = running.products[2, 2]
+    constant = jnp.where(constant > 0, constant, 1)
+    log_scale = jnp.log(jnp.where(units.scale > 0, units.scale, 1))
+    return log_likelihood - jnp.maximum(count - 1, 0) * log_scale - 0.5 * jnp.log(constant)
+
+
+def _per_component(running: RunningBelief, units: Units) -> Units:
+    num_components = running.products.shape[0]
+    return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (num_components,)), units)
 
 
 def _in_units(running: RunningBelief, units: Units) -> gp.Belief:
@@ -260,9 +372,14 @@ def _in_units(running: RunningBelief, units: Units) -> gp.Belief:
     )
     best = units.apply(best)
     posterior = eqx.tree_at(
-        lambda p: (p.mean, p.best_reward, p.log_marginal_likelihood),
+        lambda p: (p.mean, p.best_reward, p.log_marginal_likelihood, p.num_since_best),
         posterior,
-        (_combine(combine, posterior.mean), best, _log_likelihood(running, units)),
+        (
+            _combine(combine, posterior.mean),
+            best,
+            _log_likelihood(running, units),
+            posterior.num_since_best[0 if running.unit is None else 1],
+        ),
     )
     return gp.Belief(_combine(combine, belief.mean), belief.variance, belief.features, posterior)
 
@@ -300,12 +417,16 @@ BELIEFS: Any = gp.Belief(mean=0, variance=0, features=None, posterior=0)  # pyri
 COMPONENTS: Any = RunningBelief(belief=BELIEFS, products=0, log_determinant=0, log_weights=None, unit=None)  # pyright: ignore
 
 
-def _each(fn, running: RunningBelief, out_axes):
-    """Apply `fn` to the belief of a single prior, or to that of each component."""
+def _each(fn, running: RunningBelief, out_axes, *others):
+    """Apply `fn` to the belief of a single prior, or to that of each component.
+
+    `others` are further arguments; for a mixture their leaves have a leading axis of components.
+    """
     if running.log_weights is None:
-        return fn(running)
+        return fn(running, *others)
     single = eqx.tree_at(lambda c: c.log_weights, running, None)
-    answer = jax.vmap(fn, in_axes=(COMPONENTS,), out_axes=out_axes)(single)
+    axes = (COMPONENTS, *(0 for _ in others))
+    answer = jax.vmap(fn, in_axes=axes, out_axes=out_axes)(single, *others)
     if not isinstance(answer, RunningBelief):
         return answer
     return eqx.tree_at(

@@ -9,13 +9,16 @@ import abc
 from typing import Any, ClassVar, final
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
-from jlibo.belief.belief import RunningBelief, observe, squares_about, start, with_features
-from jlibo.belief.moments import Moments, Units, times, unit_of
+from jlibo.belief.belief import RunningBelief, fitted_units
+from jlibo.belief.moments import Moments, Units, divisor, likeliest_units
+from jlibo.belief.posterior import held_noise
 from jlibo.belief.prior import Prior
+from jlibo.belief.whitening import whiten
 from jlibo.fields import hyper_parameter
 
 
@@ -97,12 +100,12 @@ class PastScales(eqx.Module):
 
 @final
 class Standardise(AbstractScaling):
-    """Subtract the mean of the task's rewards and divide by their maximum-likelihood scale under the prior.
+    """Subtract a centre from the task's rewards and divide by a scale, both of maximum likelihood.
 
-    This scale is not the standard deviation. A policy soon plays near the optimum, where rewards are alike,
-    and the standard deviation would shrink with every such step. Squared deviations are measured relative to
-    the prior covariance of the points instead (`jlibo.belief.belief.squares_about`). For points far apart
-    this is the standard deviation.
+    The estimates account for the prior (`jlibo.belief.belief.fitted_units`). The standard deviation would not
+    do: a policy soon plays near the optimum, where rewards are alike, and the standard deviation would shrink
+    with every such step. Nor would the mean: if the prior predicts high rewards at the first points, their
+    mean is far above the mean of the function. In a mixture every component has units of its own.
 
     The first rewards of a task determine its scale poorly. The geometric mean of the past tasks' scales
     therefore counts as `weight` additional rewards.
@@ -132,31 +135,26 @@ class Standardise(AbstractScaling):
         past = jnp.where(
             state.num_tasks > 0, jnp.exp(state.total / jnp.maximum(state.num_tasks, 1)), self.guess
         )
-        freedom = self.weight + jnp.maximum(moments.count - 1, 0)
-        past = past.astype(moments.mean.dtype)
-        assert running.unit is not None  # `num_columns` is 3
-        unit = jnp.maximum(running.unit, unit_of(past))
-        squares = times(squares_about(moments.mean, running), (running.unit / unit) ** 2)
-        scale = unit * jnp.sqrt((self.weight * (past / unit) ** 2 + squares) / freedom)
-        return Units(moments.mean, scale)
+        dtype = moments.mean.dtype
+        return fitted_units(running, self.weight.astype(dtype), past.astype(dtype))
 
     def settle(self, prior, noise_std, features, rewards, is_present):
-        running = start(prior, features, noise_std, self.num_columns)
-
-        def add(carry, step):
-            running, moments = carry
-            place, reward, present = step
-            running = with_features(observe(with_features(running, features), place, reward, present), None)
-            return (running, moments.add(reward, present)), None
-
-        begin = with_features(running, None), Moments.empty(rewards.dtype)
-        steps = jnp.arange(rewards.shape[0]), rewards, is_present
-        (running, moments), _ = lax.scan(add, begin, steps)
-        squares = squares_about(moments.mean, running)
-        assert running.unit is not None
-        scale = running.unit * jnp.sqrt(squares / jnp.maximum(moments.count - 1, 1))
+        moments = Moments.of(rewards, is_present)
+        unit = divisor(moments.unit)
+        # Deviations from the mean, because the squares of a large offset would cancel.
+        targets = jnp.where(is_present, rewards / unit - moments.mean / unit, 0)
+        rows = jnp.where(is_present[:, None], features, 0)
+        means = jnp.matmul(rows, prior.mean, precision=lax.Precision.HIGHEST)
+        columns = jnp.stack([-means, targets, is_present.astype(rewards.dtype)])
+        noise_std = jnp.asarray(noise_std, rewards.dtype)
+        noise_std = held_noise(noise_std, jnp.where(is_present, prior.variance(rows), 0).max(initial=0))
+        whitened = whiten(prior, noise_std, rows, columns).columns
+        products = jnp.matmul(whitened, whitened.T, precision=lax.Precision.HIGHEST)
+        units = likeliest_units(products, moments.count, 0.0, 0.0)
+        units = Units(moments.mean + unit * units.centre, unit * units.scale)
         # A scale of zero marks a task whose rewards are all alike; `update` ignores it.
-        return Units(moments.mean, jnp.where(moments.differ, scale, 0))
+        alike = Units(moments.mean, jnp.zeros_like(units.scale))
+        return jax.tree.map(lambda a, b: jnp.where(moments.differ, a, b), units, alike)
 
     def update(self, state, units):
         known = units.scale > 0

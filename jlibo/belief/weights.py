@@ -34,6 +34,8 @@ class Posterior(eqx.Module):
     best_reward: Float[Array, ""]
     """Largest reward observed; minus infinity before the first."""
     num_observations: Int[Array, ""]
+    num_since_best: Int[Array, ""]
+    """Observations since the last one that was better than all before it."""
 
     @property
     def covariance(self) -> Float[Array, "features features"]:
@@ -76,6 +78,7 @@ def init(prior: Prior, noise_std: Float[ArrayLike, ""]) -> Posterior:
         information_gain=zero,
         best_reward=zero - jnp.inf,
         num_observations=jnp.zeros((), jnp.int32),
+        num_since_best=jnp.zeros((), jnp.int32),
     )
 
 
@@ -249,5 +252,8 @@ def observe_feature(posterior: Posterior, feature, reward, is_present: bool | Ar
         information_gain=posterior.information_gain + information,
         best_reward=jnp.maximum(posterior.best_reward, reward),
         num_observations=posterior.num_observations + jnp.asarray(is_present, jnp.int32),
+        num_since_best=jnp.where(
+            reward > posterior.best_reward, 0, posterior.num_since_best + jnp.asarray(is_present, jnp.int32)
+        ),
     )
     return new, direction, gain, surprise

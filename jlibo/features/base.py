@@ -57,6 +57,9 @@ class AbstractFeatures(eqx.Module):
     """Name of each group."""
     free_groups: eqx.AbstractVar[tuple[int, ...]]
     """Groups that are always in the support and never penalised, such as a constant; most maps have none."""
+    rest_groups: tuple[int, ...] = eqx.field(static=True, default=(), kw_only=True)
+    """Free groups that can represent almost any function, for what the other groups do not explain. Without a
+    penalty they would explain all data, so the selection of groups is made as if they did not exist."""
 
     @abc.abstractmethod
     def evaluate(self, point: Float[Array, " dim"]) -> Float[Array, " features"]:

@@ -90,8 +90,12 @@ def run_offline(
     """
     check_num_tasks(env, num_tasks, held_out=1)
     candidate_features = features(env.candidates)
-    sizes = RunSizes(
-        features.groups, num_tasks, num_rows, num_rows, candidate_features.dtype, features.free_groups
+    sizes = RunSizes.of(
+        features,
+        num_tasks=num_tasks,
+        horizon=num_rows,
+        max_explore=num_rows,
+        dtype=candidate_features.dtype,
     )
 
     def learn(states, index):

@@ -143,7 +143,7 @@ def plan_agents(
     if not jnp.issubdtype(dtype, jnp.floating):
         dtype = jnp.result_type(float)
     sizes = {
-        name: RunSizes(features.groups, num_tasks, horizon, int(most), dtype, features.free_groups)
+        name: RunSizes.of(features, num_tasks=num_tasks, horizon=horizon, max_explore=int(most), dtype=dtype)
         for name, most in zip(meta_learners, counts.max(0), strict=True)
     }
     return AgentPlan(sizes, counts)

@@ -6,8 +6,9 @@ covariance on it (`jlibo.meta.hierarchy`), so the first step of a new task is pl
 best.
 
 The prior is a mixture (`PriorMixture`), so that a task unlike the past ones loses little. One component is
-the learned prior. The other is the wide prior, that of an agent without past tasks. Components are reweighted
-by their predictive likelihood of the new task's rewards.
+the learned prior plus a share of the wide prior, for what is new in the task. The other is the wide prior,
+that of an agent without past tasks. Components are reweighted by their predictive likelihood of the new
+task's rewards.
 
 | here             | meaning                                                                           |
 |------------------|-----------------------------------------------------------------------------------|
@@ -71,6 +72,8 @@ class AdaptiveMetaKGL(AbstractMetaLearner):
     """Noise of the rewards in the selection, and initial value of the noise that is learned. Above 0."""
     wide_weight: Float[Array, ""] = hyper_parameter("wide_weight", above=0, at_most=1, default=0.1)
     """Weight of the wide prior in the mixture before a task's first reward. Above 0, at most 1."""
+    residual_weight: Float[Array, ""] = hyper_parameter("residual_weight", at_least=0, at_most=1, default=0.1)
+    """Share of the wide covariance that is added to the learned one. From 0 to 1."""
     covariance_tasks: Float[Array, ""] = hyper_parameter("covariance_tasks", above=0, default=5.0)
     """Strength of the prior on the covariance, in tasks; see `jlibo.meta.hierarchy`. Above 0."""
     mean_tasks: Float[Array, ""] = hyper_parameter("mean_tasks", above=0, default=1.0)
@@ -87,7 +90,7 @@ class AdaptiveMetaKGL(AbstractMetaLearner):
     num_steps: int = eqx.field(static=True, default=10)
     """Number of EM steps after each task. They always start from the wide prior, so the result depends on the
     tasks only."""
-    exploration: AbstractExploration = FirstTasksExploration()
+    exploration: AbstractExploration = FirstTasksExploration(num_steps=5)
     """Default schedule of forced exploration."""
     tol: float = 1e-3
     """Relative duality gap at which the group lasso stops."""
@@ -103,7 +106,9 @@ class AdaptiveMetaKGL(AbstractMetaLearner):
 
     def prior(self, state, sizes):
         wide = self._matrix(selected_prior(jnp.ones(sizes.num_groups, bool), sizes), sizes)
-        return mixture([state.learned, wide], jnp.stack([1 - self.wide_weight, self.wide_weight]))
+        residual = self.residual_weight * wide.covariance
+        learned = eqx.tree_at(lambda p: p.covariance, state.learned, state.learned.covariance + residual)
+        return mixture([learned, wide], jnp.stack([1 - self.wide_weight, self.wide_weight]))
 
     def update(self, state, data: TaskData, sizes):
         past = remember(state.past, state.num_done, data, self.data, sizes)

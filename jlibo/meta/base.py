@@ -19,6 +19,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jlibo.belief.prior import Prior, PriorMixture, check_noise, largest_variance, support_prior
 from jlibo.checks import ArrayLike, check_same_tree, is_concrete
+from jlibo.features import AbstractFeatures
 from jlibo.meta.exploration import AbstractExploration
 from jlibo.solver.group_lasso import Solution, Status
 
@@ -52,6 +53,23 @@ class RunSizes(eqx.Module):
     """Dtype of features and rewards."""
     free_groups: tuple[int, ...] = eqx.field(static=True, default=())
     """Groups without penalty: they are part of every prior and are never selected or dropped."""
+    rest_groups: tuple[int, ...] = eqx.field(static=True, default=())
+    """The free groups that the selection ignores; see `AbstractFeatures.rest_groups`."""
+
+    @staticmethod
+    def of(
+        features: AbstractFeatures, *, num_tasks: int, horizon: int, max_explore: int, dtype: Any
+    ) -> "RunSizes":
+        """Return the sizes of a run on `features`."""
+        return RunSizes(
+            features.groups,
+            num_tasks,
+            horizon,
+            max_explore,
+            dtype,
+            features.free_groups,
+            features.rest_groups,
+        )
 
     @property
     def num_features(self) -> int:

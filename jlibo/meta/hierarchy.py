@@ -1,18 +1,27 @@
 """A hierarchical Gaussian model of tasks, fitted by EM, which learns from past tasks where rewards are high.
 
-    weights of task s   w_s ~ N(mean, covariance)           the same mean and covariance for all tasks
-    its rewards         y_s = Phi_s w_s + noise,            noise ~ N(0, noise_std^2)
+    weights of task s   w_s ~ N(mean, covariance)              the same mean and covariance for all tasks
+    its rewards         y_s = centre_s + scale_s (Phi_s w_s + noise),            noise ~ N(0, noise_std^2)
 
 | here               | meaning                                                                         |
 |--------------------|---------------------------------------------------------------------------------|
 | `fit_hierarchy`    | maximum a posteriori mean, covariance and noise, by a few closed-form EM steps  |
 | `covariance_tasks` | strength of the inverse-Wishart prior on the covariance, in tasks like `wide`   |
 | `mean_tasks`       | strength of the Gaussian prior on the mean, in tasks of mean zero               |
+| `log_evidence`     | log likelihood of every task under a prior                                      |
 
-The E-step computes the exact posterior of every task's weights by one rank-one update per row, for all tasks
-at once. A task has at most as many rows as there are features. Features without variance in the wide prior
-are not used.
+The units of a task, centre_s and scale_s, are estimated together with the rest. A task that was only tried
+near its optimum has a high mean of rewards; its units become those in which it agrees with the other tasks.
+The estimates start from the units in which the task is stored: a deviation of 1 counts as `UNIT_REWARDS`
+rewards.
+
+The E-step computes the exact posterior of every task's weights, for all tasks at once. A task has at most as
+many rows as there are features, and its rows give a system of as many equations (`jlibo.belief.whitening`).
+Tasks are visited in parts, so that the arrays of a part fit into a cache and many tasks need little memory.
+Features without variance in the wide prior are not used.
 """
+
+from typing import NamedTuple, final
 
 import equinox as eqx
 import jax
@@ -20,13 +29,20 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-from jlibo.belief import posterior as gp
+from jlibo.belief.moments import Units, likeliest_units
 from jlibo.belief.prior import Prior
-from jlibo.meta.past import PastTasks
+from jlibo.belief.whitening import whiten
+from jlibo.meta.past import PastTasks, sample_tasks
 
 HIGHEST = lax.Precision.HIGHEST
 NOISE_ROWS = 10.0
 """Strength of the prior on the noise, in rows with the initially assumed noise."""
+FEW_TASKS, LAST_STEPS = 64, 3
+"""With more than `FEW_TASKS` tasks, only the last `LAST_STEPS` steps use all of them."""
+PART_TASKS = 16
+"""Most tasks of a part."""
+UNIT_REWARDS = 3.0
+"""Strength of the prior on a task's scale, in rewards."""
 
 
 def fit_hierarchy(
@@ -52,46 +68,131 @@ def fit_hierarchy(
 
     **Returns:** a `Prior` with a `noise_std`. Its covariance includes the uncertainty of the mean.
     """
+    if len(past.is_done) > FEW_TASKS:
+        # The first steps need few tasks, because they are far from the result in any case.
+        first = sample_tasks(past, FEW_TASKS)
+        start = _em(
+            first, start, wide, max(num_steps - LAST_STEPS, 0), covariance_tasks, mean_tasks, noise_std
+        )
+        num_steps = LAST_STEPS
+    fitted = _em(past, start, wide, num_steps, covariance_tasks, mean_tasks, noise_std)
+    scale = 1 + 1 / (past.is_done.sum() + mean_tasks)
+    return eqx.tree_at(lambda prior: prior.covariance, fitted, fitted.covariance * scale)
+
+
+def _em(past: PastTasks, start: Prior, wide: Prior, num_steps: int, covariance_tasks, mean_tasks, noise_std):
+    """Return the prior after some EM steps."""
     wide_matrix = jnp.diag(wide.covariance)
-    num_tasks = past.is_done.sum()
+    done = past.is_done
+    num_tasks = done.sum()
+    num_rows = (past.num_observations * done).sum()
+    parts = _in_parts(past)
 
     def step(_, prior: Prior) -> Prior:
-        means, factors = _posteriors(past, prior)
-        weights = past.is_done
-        mean = _weigh(weights, means) / (num_tasks + mean_tasks)
-        away = (means - mean) * weights[:, None]
-        spread = jnp.matmul(away.T, away, precision=HIGHEST)
-        doubt = jnp.einsum("tfk,tgk,t->fg", factors, factors, weights, precision=HIGHEST)
-        covariance = covariance_tasks * wide_matrix + spread + doubt + mean_tasks * jnp.outer(mean, mean)
-        covariance = covariance / (covariance_tasks + num_tasks)
-        residual = past.targets - jnp.einsum("trf,tf->tr", past.features, means, precision=HIGHEST)
-        images = jnp.einsum("trf,tfk->trk", past.features, factors, precision=HIGHEST)
-        squares = ((residual**2).sum(1) + (images**2).sum((1, 2)) + past.lost_squares) * weights
-        rows = (past.num_observations * weights).sum()
-        noise_variance = (squares.sum() + NOISE_ROWS * noise_std**2) / (rows + NOISE_ROWS)
+        def add(total, tasks: PastTasks):
+            fit = _explain(tasks, prior)
+            units = jax.vmap(likeliest_units, in_axes=(0, 0, None, None))(
+                fit.products, tasks.num_observations, UNIT_REWARDS, 1.0
+            )
+            residual, lost = _in_units(tasks, fit, units)
+            # K^-1 (z - Phi mean) = W^T e, with the whitened residual e = W (z - Phi mean).
+            change = jnp.einsum("trf,tr->tf", fit.images, residual, precision=HIGHEST)
+            # Posterior covariances: that of the prior minus the images' products, summed over tasks.
+            images = (fit.images * tasks.is_done[:, None, None]).reshape(-1, change.shape[1])
+            # With K = Phi C Phi^T + v I, the residual z - Phi w is v K^-1 (z - Phi mean), and the covariance
+            # of Phi w given the rewards is v I - v^2 K^-1.
+            unexplained = jnp.einsum("tkr,tk->tr", fit.whitening, residual, precision=HIGHEST)
+            doubt = jnp.maximum(variance - variance**2 * (fit.whitening**2).sum(1), 0)
+            squares = (variance**2 * unexplained**2 + doubt).sum(1) + lost
+            shrunk, noise = total
+            shrunk = shrunk + jnp.matmul(images.T, images, precision=HIGHEST)
+            return (shrunk, noise + (squares * tasks.is_done).sum()), change
+
+        variance = jnp.square(prior.noise_std)  # pyright: ignore[reportArgumentType]
+        zero = jnp.zeros_like(variance)
+        (shrunk, squares), changes = lax.scan(add, (jnp.zeros_like(wide_matrix), zero), parts)
+        change = changes.reshape(-1, len(wide_matrix))[: len(done)]
+        mean = prior.mean * num_tasks + jnp.matmul(done, change, precision=HIGHEST)
+        mean = mean / (num_tasks + mean_tasks)
+        away = (prior.mean + change - mean) * done[:, None]
+        covariance = (
+            covariance_tasks * wide_matrix
+            + num_tasks * prior.covariance
+            - shrunk
+            + jnp.matmul(away.T, away, precision=HIGHEST)
+            + mean_tasks * jnp.outer(mean, mean)
+        )
+        covariance = (covariance + covariance.T) / (2 * (covariance_tasks + num_tasks))
+        noise_variance = (squares + NOISE_ROWS * noise_std**2) / (num_rows + NOISE_ROWS)
         return Prior(mean, covariance, jnp.sqrt(noise_variance))
 
-    fitted = lax.fori_loop(0, num_steps, step, start)
-    return eqx.tree_at(
-        lambda prior: prior.covariance, fitted, fitted.covariance * (1 + 1 / (num_tasks + mean_tasks))
-    )
+    return lax.fori_loop(0, num_steps, step, start)
 
 
-def _posteriors(past: PastTasks, prior: Prior) -> tuple[Array, Array]:
-    """Return every task's posterior mean, `[tasks, features]`, and factor of its covariance."""
-    start = gp.init(prior, prior.noise_std)  # pyright: ignore[reportArgumentType]
+def log_evidence(past: PastTasks, prior: Prior) -> Float[Array, " tasks"]:
+    """Return the log likelihood of each task's rewards, in the units in which they are stored.
 
-    def one_task(features, targets):
-        def add(posterior, row):
-            feature, target = row
-            # A row of zeros has no features, so it does not change mean and factor.
-            return gp.update(posterior, feature, target), None
+    The prior needs a `noise_std`. The value is that of the product of predictive densities of each reward
+    given the ones before it. It is zero for tasks that are not done.
+    """
+    variance = jnp.square(prior.noise_std)  # pyright: ignore[reportArgumentType]
 
-        posterior, _ = lax.scan(add, start, (features, targets))
-        return posterior.mean, posterior.factor
+    def of_part(_, tasks: PastTasks):
+        fit = _explain(tasks, prior)
+        zero = jnp.zeros_like(tasks.is_done)
+        residual, lost = _in_units(tasks, fit, Units(zero, zero + 1))
+        num_lost = tasks.num_observations - (tasks.features != 0).any(2).sum(1)
+        fits = (residual**2).sum(1) + lost / variance
+        # Rows of padding have the variance of the noise in K, but are no observations.
+        padding = (tasks.features.shape[1] + num_lost - tasks.num_observations) * jnp.log(variance)
+        log_determinant = -2 * jnp.log(jnp.diagonal(fit.whitening, axis1=1, axis2=2)).sum(1)
+        log_determinant += num_lost * jnp.log(variance) - padding
+        score = fits + log_determinant + tasks.num_observations * jnp.log(2 * jnp.pi)
+        return None, -0.5 * tasks.is_done * score
 
-    return jax.vmap(one_task)(past.features, past.targets)
+    _, scores = lax.scan(of_part, None, _in_parts(past))
+    return scores.reshape(-1)[: len(past.is_done)]
 
 
-def _weigh(weights, rows):
-    return jnp.matmul(weights, rows, precision=HIGHEST)
+@final
+class _Fit(NamedTuple):
+    """The rows of every task, whitened by a prior as in `jlibo.belief.whitening`."""
+
+    whitening: Float[Array, "tasks rows rows"]
+    images: Float[Array, "tasks rows features"]
+    columns: Float[Array, "tasks 3 rows"]
+    """W v for the columns v = (-Phi mean, targets, ones)."""
+    products: Float[Array, "tasks 3 3"]
+    """v^T K^-1 v, the part that compression removed included."""
+
+
+def _explain(past: PastTasks, prior: Prior) -> _Fit:
+    rows, noise_std = past.features, jnp.asarray(prior.noise_std)
+    means = jnp.einsum("trf,f->tr", rows, prior.mean, precision=HIGHEST)
+    columns = jnp.stack([-means, past.targets, past.constants], axis=1)
+    fit = jax.vmap(whiten, in_axes=(None, None, 0, 0))(prior, noise_std, rows, columns)
+    products = jnp.einsum("tck,tdk->tcd", fit.columns, fit.columns, precision=HIGHEST)
+    products = products.at[:, 1:, 1:].add(past.lost_products / noise_std**2)
+    return _Fit(*fit, products)
+
+
+def _in_units(past: PastTasks, fit: _Fit, units: Units) -> tuple[Float[Array, "tasks rows"], Array]:
+    """Return each task's whitened residual in the given units, and the squares that compression removed."""
+    scale = jnp.where(units.scale > 0, units.scale, 1)
+    combine = jnp.stack([jnp.ones_like(scale), 1 / scale, -units.centre / scale], axis=1)
+    residual = jnp.einsum("tc,tck->tk", combine, fit.columns, precision=HIGHEST)
+    lost = jnp.einsum("tc,tcd,td->t", combine[:, 1:], past.lost_products, combine[:, 1:], precision=HIGHEST)
+    return residual, jnp.maximum(lost, 0)
+
+
+def _in_parts(past: PastTasks) -> PastTasks:
+    """Return the tasks in parts of at most `PART_TASKS`, padded: arrays with two leading axes."""
+    num_tasks = len(past.is_done)
+    num_parts = -(-num_tasks // PART_TASKS)
+    size = -(-num_tasks // num_parts)
+
+    def split(leaf):
+        padding = [(0, num_parts * size - num_tasks)] + [(0, 0)] * (leaf.ndim - 1)
+        return jnp.pad(leaf, padding).reshape(num_parts, size, *leaf.shape[1:])
+
+    return jax.tree.map(split, past)

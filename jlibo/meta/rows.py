@@ -10,6 +10,7 @@ from typing import final
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
@@ -58,10 +59,9 @@ def seen_rows(
 def rows_of(task: TaskData, data: str, sizes: RunSizes) -> Rows:
     """Return the rows of a task that the learner uses, at most as many as there are features."""
     features, targets, used = seen_rows(task, data, sizes)
-    if sizes.free_groups:
-        features, targets = project_out(features, targets, free_features(sizes))
+    features, targets = penalised_part(features, targets, sizes)
     if len(used) > sizes.num_features:
-        features, targets = compress_rows(features, targets)
+        features, (targets,) = compress_rows(features, targets[None])
     return Rows(features, targets, used.sum().astype(features.dtype))
 
 
@@ -77,9 +77,18 @@ def settled(
     return eqx.tree_at(lambda d: d.rewards, data, units.apply(rewards)), units
 
 
-def free_features(sizes: RunSizes) -> tuple[int, ...]:
-    """Return the columns of the groups without penalty."""
-    return tuple(f for f, group in enumerate(sizes.groups) if group in sizes.free_groups)
+def penalised_part(
+    features: Float[Array, "rows features"], targets: Float[Array, " rows"], sizes: RunSizes
+) -> tuple[Float[Array, "rows features"], Float[Array, " rows"]]:
+    """Return the data of the group lasso: the free groups projected out, the rest groups set to zero."""
+    group_of = np.asarray(sizes.groups)
+    is_rest = np.isin(group_of, np.asarray(sizes.rest_groups, int))
+    if is_rest.any():
+        features = jnp.where(is_rest, 0, features)
+    is_free = np.isin(group_of, np.asarray(sizes.free_groups, int)) & ~is_rest
+    if is_free.any():
+        features, targets = project_out(features, targets, tuple(np.flatnonzero(is_free).tolist()))
+    return features, targets
 
 
 def project_out(
@@ -100,9 +109,9 @@ def project_out(
 
 
 def compress_rows(
-    features: Float[Array, "rows features"], targets: Float[Array, " rows"]
-) -> tuple[Float[Array, "features features"], Float[Array, " features"]]:
-    """Return R and z with ||R b - z||^2 = ||features b - targets||^2 - constant for every b.
+    features: Float[Array, "rows features"], columns: Float[Array, "columns rows"]
+) -> tuple[Float[Array, "features features"], Float[Array, "columns features"]]:
+    """Return R and Z with ||R b - z||^2 = ||features b - y||^2 - constant for every b and column y of data.
 
     This is a Householder QR decomposition, written as a loop over columns. A LAPACK call inside a scan can
     deadlock when many executions run at once. The loop costs less than the task that produced the rows.
@@ -123,7 +132,7 @@ def compress_rows(
         image = jnp.matmul(reflector, matrix, precision=lax.Precision.HIGHEST)
         return matrix - jnp.outer(scale * reflector, image)
 
-    joined = jnp.concatenate([features, targets[:, None]], axis=1)
+    joined = jnp.concatenate([features, columns.T], axis=1)
     joined = lax.fori_loop(0, num_columns, reflect, joined)
     upper = jnp.triu(joined[:num_columns, :num_columns])
-    return upper, joined[:num_columns, num_columns]
+    return upper, joined[:num_columns, num_columns:].T

@@ -19,21 +19,28 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from jlibo.belief.posterior import init, update
+from jlibo.belief.prior import Prior
 from jlibo.fields import choice, hyper_parameter
 from jlibo.meta.base import (
     AbstractMetaLearner,
     RunSizes,
     TaskData,
     free_mask,
+    group_array,
     info_of,
     no_support,
     selected_prior,
 )
 from jlibo.meta.exploration import AbstractExploration, DecreasingExploration
-from jlibo.meta.past import PastTasks, no_past, penalised, remember
+from jlibo.meta.hierarchy import log_evidence
+from jlibo.meta.past import PastTasks, no_past, penalised, remember, sample_tasks
 from jlibo.meta.rows import DATA_CHOICES
 from jlibo.solver.group_lasso import Solution, group_lasso_path, lam_grid, lambda_max
+
+NUM_ERRORS = 2.0
+"""Standard errors by which a guarded selection has to be more likely than the whole set."""
+SELECTION_TASKS = 64
+"""Most tasks that the selection uses. The support is shared by all tasks, and more change it little."""
 
 
 def choose_support(
@@ -44,6 +51,7 @@ def choose_support(
     num_lams: int,
     tol: float,
     max_steps: int,
+    guarded: bool = False,
 ) -> tuple[Bool[Array, " groups"], Solution]:
     """Return the selection on the group-lasso path with the highest likelihood of the past rewards.
 
@@ -53,16 +61,18 @@ def choose_support(
 
     **Arguments:**
 
-    - `past`: the finished tasks.
+    - `past`: the finished tasks. Of more than `SELECTION_TASKS`, evenly spaced ones are used.
     - `noise_std`: noise of the rewards in the likelihood.
     - `sizes`: sizes of the run.
     - `num_lams`: number of penalties on the path.
     - `tol`, `max_steps`: as in `group_lasso`.
+    - `guarded`: whether a smaller set than the whole needs evidence; see `SelfTunedMetaKGL.guarded`.
 
     **Returns:** the support without the free groups, and the solve that it came from, with status, gap and
     number of steps. The whole set comes with the solve at `lambda_max`, where the path starts: its solution
     is zero, and the kernel of an empty selection is that of the whole set.
     """
+    past = sample_tasks(past, SELECTION_TASKS)
     features, targets = penalised(past, sizes)
     largest = lambda_max(features, targets, groups=sizes.groups)
     lams = lam_grid(jnp.maximum(largest, jnp.finfo(sizes.dtype).tiny), num_lams=num_lams, smallest_ratio=1e-2)
@@ -72,24 +82,35 @@ def choose_support(
     candidates = jnp.concatenate([whole, norms > 0, norms > 0.1 * norms.max(1, keepdims=True)])
     solve_of = jnp.asarray(np.r_[0, 1:num_lams, 1:num_lams])
 
-    def log_likelihood(support):
+    def log_likelihoods(support):
         prior = selected_prior(support, sizes)
-        start = init(prior, noise_std)
-
-        def one_task(rows, values):
-            def add(posterior, row):
-                return update(posterior, *row), None
-
-            posterior, _ = jax.lax.scan(add, start, (rows, values))
-            return posterior.log_marginal_likelihood
-
-        return (jax.vmap(one_task)(past.features, past.targets) * past.is_done).sum()
+        return log_evidence(past, Prior(prior.mean, prior.covariance, noise_std))
 
     # Sequential: a batch would need the memory of all candidates at once and would not be faster.
-    scores = jax.lax.map(log_likelihood, candidates)
+    by_task = jax.lax.map(log_likelihoods, candidates)
+    scores = by_task.sum(1)
+    if guarded:
+        scores = jnp.where(_is_supported(candidates, by_task, past, sizes), scores, -jnp.inf)
     best = jnp.argmax(scores)
     solution = jax.tree.map(lambda leaf: leaf[solve_of[best]], path)
     return candidates[best] & ~free_mask(sizes), solution
+
+
+def _is_supported(
+    candidates: Bool[Array, "candidates groups"],
+    by_task: Float[Array, "candidates tasks"],
+    past: PastTasks,
+    sizes: RunSizes,
+) -> Bool[Array, " candidates"]:
+    """Return which candidates the data support against the first, the whole set."""
+    num_tasks = jnp.maximum(past.is_done.sum(), 1)
+    num_rows = (past.num_observations * past.is_done).sum() / num_tasks
+    num_features = (candidates | free_mask(sizes))[:, group_array(sizes)].sum(1)
+    gains = by_task - by_task[0]
+    mean = gains.sum(1) / num_tasks
+    variance = (past.is_done * (gains - mean[:, None]) ** 2).sum(1) / jnp.maximum(num_tasks - 1, 1)
+    is_better = (mean > NUM_ERRORS * jnp.sqrt(variance / num_tasks)) & (num_tasks > 1)
+    return (is_better & (num_features <= num_rows)).at[0].set(True)
 
 
 @final
@@ -133,6 +154,11 @@ class SelfTunedMetaKGL(AbstractMetaLearner):
     """Which steps of a task to use: "exploration" (forced exploration only) or "all"."""
     num_lams: int = eqx.field(static=True, default=8)
     """Number of penalties on the group-lasso path."""
+    guarded: bool = eqx.field(static=True, default=True)
+    """Whether the kernel stays full unless the data support a smaller one. Two conditions are checked. A task
+    needs as many rows as the selection has features: with fewer, its coefficients are not determined, and the
+    theory's assumption of sufficiently informative data cannot hold. And the mean gain in log likelihood per
+    task has to be more than two standard errors above zero."""
     exploration: AbstractExploration = DecreasingExploration()
     """Default schedule of forced exploration."""
     tol: float = 1e-3
@@ -158,5 +184,6 @@ class SelfTunedMetaKGL(AbstractMetaLearner):
             num_lams=self.num_lams,
             tol=self.tol,
             max_steps=self.max_steps,
+            guarded=self.guarded,
         )
         return SelfTunedState(past, num_done, support), info_of(support, solution, sizes)

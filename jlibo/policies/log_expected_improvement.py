@@ -10,11 +10,14 @@ scores zero and the policy cannot rank them. The logarithm still distinguishes t
 
 from typing import final
 
+import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jax.scipy.special import log_ndtr
 from jax.scipy.stats import norm
 from jaxtyping import Array, Float
 
+from jlibo.checks import check_count
 from jlibo.fields import hyper_parameter
 from jlibo.policies.base import AbstractPolicy
 
@@ -29,6 +32,9 @@ class LogExpectedImprovement(AbstractPolicy):
 
     - `noise_std`: the noise that the posterior assumes, above 0.
     - `margin`: a reward counts as an improvement only above `best + margin`; at least 0.
+    - `patience`: after this many observations without a new best one, every second point is drawn uniformly
+      until there is one, at least 1; None for never. A model that is wrong may stay on a plateau of equal
+      rewards for ever. A draw leaves it, and costs at most every second observation.
 
     **Raises:** `ValueError` for an argument out of range.
 
@@ -46,8 +52,21 @@ class LogExpectedImprovement(AbstractPolicy):
 
     noise_std: Float[Array, ""] = hyper_parameter("noise_std", above=0)
     margin: Float[Array, ""] = hyper_parameter("margin", at_least=0, default=0.0)
+    patience: int | None = eqx.field(static=True, default=None)
+
+    def __check_init__(self):
+        if self.patience is not None:
+            check_count("patience", self.patience)
 
     def scores(self, belief, *, key):
+        scores = self._improvement(belief)
+        if self.patience is None:
+            return scores
+        waited = belief.posterior.num_since_best - self.patience
+        is_draw = (waited >= 0) & (waited % 2 == 0)
+        return jnp.where(is_draw, jax.random.uniform(key, scores.shape, scores.dtype), scores)
+
+    def _improvement(self, belief):
         best = belief.posterior.best_reward
         started = jnp.isfinite(best)
         improvement = belief.mean - jnp.where(started, best, 0) - self.margin

@@ -28,15 +28,17 @@ from jlibo.tune.engine import Compressed, OwnTrials, PastTrials
 from jlibo.tune.memory.records import TaskRecord, TrialRecord
 from jlibo.tune.space.space import SearchSpace
 
-FARTHEST = 20.0
-"""Scores are clipped at this many spreads below the median."""
+FARTHEST = 3.0
+"""Scores are clipped at this many spreads below the median. How bad a bad configuration is does not matter,
+and the model would spend its flexibility on the difference."""
 LEAST_TASKS, LEAST_TRIALS = 8, 32
-MOST_TASKS, MOST_TRIALS = 128, 256
+MOST_TASKS, MOST_TRIALS = 512, 256
 """Largest numbers of past tasks, and of trials of one past task, that are used."""
 NUM_RECENT = 64
 """Largest number of told trials of a long task that have a row each, beside the compressed rows."""
-TASKS_GROWTH = 4
-"""Padded numbers of tasks are 8, 32 and 128, because learning takes far longer to compile than to run."""
+TASKS_GROWTH, FEW_TASKS = 4, 128
+"""Padded numbers of tasks are 8, 32, 128, 256 and 512: learning from few tasks takes far longer to compile
+than to run."""
 
 
 def padded(count: int, least: int, growth: int = 2) -> int:
@@ -49,11 +51,9 @@ def padded(count: int, least: int, growth: int = 2) -> int:
 
 def level(scores: Sequence[float] | np.ndarray, *, maximise: bool) -> tuple[np.ndarray, float]:
     """Return scores of magnitude about one, higher is better, and the logarithm of their divisor."""
-    values = np.asarray(scores, np.float64) * (1.0 if maximise else -1.0)
+    values = _signed_quarters(scores, maximise=maximise)
     if values.size == 0:
         return values, 0.0
-    # Divided by 4 first, because the difference of two huge numbers may overflow.
-    values = values / 4
     values = values - np.median(values)
     quarters = np.percentile(values, [25, 75])
     spread = max(quarters[1] - quarters[0], values.max())
@@ -66,6 +66,38 @@ def level(scores: Sequence[float] | np.ndarray, *, maximise: bool) -> tuple[np.n
     if values.size >= 5:
         scaled = np.maximum(scaled, -FARTHEST)
     return np.clip(scaled, -1e6, 1e6), float(np.log(spread) + np.log(4))
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Level:
+    """The inverse of `level`: converts its numbers to the units of the scores."""
+
+    centre: float
+    """Signed score that `level` maps to zero."""
+    log_unit: float
+    maximise: bool
+
+    @classmethod
+    def of(cls, scores: Sequence[float] | np.ndarray, *, maximise: bool) -> "Level":
+        """Return the conversion for these scores; there is at least one."""
+        _, log_unit = level(scores, maximise=maximise)
+        return cls(float(np.median(_signed_quarters(scores, maximise=maximise))) * 4, log_unit, maximise)
+
+    def score(self, value: float) -> float:
+        """Return the score that is mapped to `value`."""
+        signed = self.centre + self.size(value)
+        return signed if self.maximise else -signed
+
+    def size(self, difference: float) -> float:
+        """Return a difference of levelled scores in the units of the scores."""
+        with np.errstate(over="ignore"):
+            return float(difference * np.exp(self.log_unit))
+
+
+def _signed_quarters(scores: Sequence[float] | np.ndarray, *, maximise: bool) -> np.ndarray:
+    # Divided by 4, because the difference of two huge numbers may overflow.
+    return np.asarray(scores, np.float64) * (1.0 if maximise else -1.0) / 4
 
 
 def unit_points(space: SearchSpace, trials: Sequence[TrialRecord]) -> Float[np.ndarray, "trials dim"]:
@@ -89,16 +121,13 @@ def past_trials(
 
     Added tasks contain no forced exploration, so all their trials are marked as explored.
     """
-    rows: dict[int, list[TrialRecord]] = {task.id: [] for task in tasks}
-    for trial in trials:
-        if trial.state == "complete" and trial.task_id in rows:
-            rows[trial.task_id].append(trial)
-    all_kept = [task for task in tasks if len(rows[task.id]) >= 2]
-    if not all_kept:
+    rows = scored_trials(tasks, trials)
+    if not rows:
         return None
-    kept = all_kept[-MOST_TASKS:]
+    kept = [task for task in tasks if task.id in rows][-MOST_TASKS:]
     own = [thinned(rows[task.id], maximise=maximise) for task in kept]
-    num_tasks = padded(len(kept), LEAST_TASKS, TASKS_GROWTH)
+    few = len(kept) <= FEW_TASKS
+    num_tasks = padded(len(kept), LEAST_TASKS, TASKS_GROWTH) if few else padded(len(kept), FEW_TASKS)
     num_trials = padded(max(map(len, own)), LEAST_TRIALS)
     points = np.zeros((num_tasks, num_trials, space.num_parameters))
     scores = np.zeros((num_tasks, num_trials))
@@ -121,7 +150,16 @@ def past_trials(
         present=jnp.asarray(present),
         log_units=jnp.asarray(log_units, jnp.result_type(float)),
     )
-    return arrays, len(all_kept)
+    return arrays, len(rows)
+
+
+def scored_trials(tasks: Sequence[TaskRecord], trials: Sequence[TrialRecord]) -> dict[int, list[TrialRecord]]:
+    """Return the scored trials by id of the task, for the tasks that have at least two, in their order."""
+    rows: dict[int, list[TrialRecord]] = {task.id: [] for task in tasks}
+    for trial in trials:
+        if trial.state == "complete" and trial.task_id in rows:
+            rows[trial.task_id].append(trial)
+    return {task: some for task, some in rows.items() if len(some) >= 2}
 
 
 def thinned(trials: Sequence[TrialRecord], *, maximise: bool) -> list[TrialRecord]:
@@ -164,6 +202,16 @@ class TrialArrays:
     @property
     def is_failed(self) -> Bool[np.ndarray, " trials"]:
         return ~(self.is_told | self.is_pending)
+
+    def only(self, which: Bool[np.ndarray, " trials"]) -> "TrialArrays":
+        """Return the trials where `which` is true."""
+        return TrialArrays(
+            self.points[which],
+            self.scores[which],
+            self.is_told[which],
+            self.is_pending[which],
+            self.explored[which],
+        )
 
     def best_first(self, most: int, *, maximise: bool) -> np.ndarray:
         """Return the indices of the best `most` told trials, best first; ties in order of their number."""

@@ -150,32 +150,40 @@ def next_config(
         order = candidates.exploration[left[candidates.exploration]]
         if candidates.is_listed or not unit_points.was_tried(candidates.points[order[0]], tried):
             return _ranked(candidates, candidates.points, order[: engine.NUM_RANKED], tried, is_forced=True)
-    near, points = None, candidates.points
-    if not candidates.is_listed:
-        near = candidates.nearby(trials, maximise=history.maximise)
-        points = np.concatenate([candidates.points, near])
-    left = _left_of(points, trials)
-    if near is not None and unit_points.was_tried(points[np.argmax(left)], tried):
-        # All of these were tried, but the space may have further configurations.
-        new = candidates.untried(trials)
-        if new is not None:
-            near, points = new, np.concatenate([candidates.points, new])
-            left = _left_of(points, trials)
+    points, choices = choices_of(candidates, trials, maximise=history.maximise)
     rows, log_unit = history.rows(room=budget)
-    dtype = candidates.features.dtype
-    available = np.pad(left, (0, candidates.num_padding))
     ranking = _best_candidates(
         model.policy,
         model.scaling,
         learned.knowledge,
         model.features,
         rows,
-        _Choices(candidates.features, None if near is None else near.astype(dtype), available),
-        np.asarray(log_unit, dtype),
+        choices,
+        np.asarray(log_unit, candidates.features.dtype),
         key=key,
     )
     ranking = np.asarray(ranking)
-    return _ranked(candidates, points, ranking[available[ranking]], tried, is_forced=False)
+    return _ranked(candidates, points, ranking[choices.available[ranking]], tried, is_forced=False)
+
+
+def choices_of(
+    candidates: Candidates, trials: arrays.TrialArrays, *, maximise: bool
+) -> tuple[Float[np.ndarray, "points dim"], "Choices"]:
+    """Return the points to choose from after these trials, and the same as input of compiled functions."""
+    near, points = None, candidates.points
+    if not candidates.is_listed:
+        near = candidates.nearby(trials, maximise=maximise)
+        points = np.concatenate([candidates.points, near])
+    left = _left_of(points, trials)
+    if near is not None and unit_points.was_tried(points[np.argmax(left)], trials.points):
+        # All of these were tried, but the space may have further configurations.
+        new = candidates.untried(trials)
+        if new is not None:
+            near, points = new, np.concatenate([candidates.points, new])
+            left = _left_of(points, trials)
+    features = candidates.features
+    near = None if near is None else near.astype(features.dtype)
+    return points, Choices(features, near, np.pad(left, (0, candidates.num_padding)))
 
 
 def _left_of(points: np.ndarray, trials: arrays.TrialArrays) -> np.ndarray:
@@ -196,12 +204,18 @@ def _ranked(
 
 
 @final
-class _Choices(NamedTuple):
+class Choices(NamedTuple):
     """The candidates of one call: the fixed ones by their features, then new unit points, if any."""
 
     fixed_features: Float[Array, "fixed features"]
     near: Float[Any, "near dim"] | None
     available: Bool[Any, " candidates"]
+
+    def values(self, features: AbstractFeatures) -> Float[Array, "candidates features"]:
+        """Return the features of all candidates. Call it in a compiled function."""
+        if self.near is None:
+            return self.fixed_features
+        return jnp.concatenate([self.fixed_features, features(self.near)])
 
 
 @eqx.filter_jit
@@ -211,15 +225,13 @@ def _best_candidates(
     knowledge: engine.Knowledge,
     features: AbstractFeatures,
     rows: arrays.OwnRows | engine.OwnTrials,
-    choices: _Choices,
+    choices: Choices,
     log_units: Float[Any, ""],
     *,
     key: PRNGKeyArray,
 ) -> Int[Array, " ranked"]:
     """Return the ranking of `engine.suggest`; the features of new points are evaluated in the same call."""
-    values = choices.fixed_features
-    if choices.near is not None:
-        values = jnp.concatenate([values, features(choices.near)])
+    values = choices.values(features)
     own = rows.with_features(features) if isinstance(rows, arrays.OwnRows) else rows
     return engine.suggest(
         policy, scaling, knowledge, own, values, choices.available, log_units, key=key

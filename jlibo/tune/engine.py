@@ -3,6 +3,7 @@
 | here        | in the simulator                                                                     |
 |-------------|--------------------------------------------------------------------------------------|
 | `learn`     | the meta-learner's state after all past tasks (`update`, task by task)               |
+| `condition` | the belief of a task after its trials, and the units of its scores                   |
 | `suggest`   | one step of `run_task`: units, belief, policy, the best available candidate          |
 | `exploration_order` | the forced exploration of a task (`draw_task`)                               |
 
@@ -19,7 +20,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jlibo.belief import belief as running
-from jlibo.belief.moments import Moments
+from jlibo.belief.moments import Moments, Units
 from jlibo.belief.prior import Prior, PriorMixture
 from jlibo.belief.scaling import PastScales, Standardise
 from jlibo.envs.base import Task
@@ -27,7 +28,7 @@ from jlibo.lifelong.exploration import explore_once
 from jlibo.lifelong.one_task import split_task_key
 from jlibo.meta import AbstractMetaLearner, RunSizes, TaskData, fit_hierarchy
 from jlibo.meta.base import selected_prior
-from jlibo.meta.past import PastTasks, no_past, remember
+from jlibo.meta.past import PastTasks, remember_all
 from jlibo.meta.rows import settled
 from jlibo.policies.base import AbstractPolicy
 
@@ -151,30 +152,46 @@ def _history(
 ) -> tuple[PastTasks, PastScales]:
     """Return the past tasks as rows, each task in its own units, and the scales of these units."""
 
-    def add(carry, step):
-        history, scales = carry
-        place, features, scores, explored, present, log_units = step
-        data, units = settled(TaskData(features, scores, explored, present), scaling, noise_std, sizes)
-        is_task = present.any()
-        new = remember(history, place, data, learner.data, sizes)
-        history = jax.tree.map(lambda a, b: jnp.where(is_task, a, b), new, history)
-        known = is_task & (units.scale > 0)
-        # In logarithms, because the scores may have been divided by numbers such as 1e300.
-        log_scale = jnp.where(known, jnp.log(jnp.where(known, units.scale, 1)) + log_units, 0)
-        scales = PastScales(scales.total + log_scale, scales.num_tasks + known)
-        return (history, scales), None
-
-    places = jnp.arange(sizes.num_tasks)
-    steps = (places, past.features, past.scores, past.explored, past.present, past.log_units)
-    begin = no_past(learner.data, sizes), scaling.init(sizes.dtype)
-    (history, scales), _ = jax.lax.scan(add, begin, steps)
-    return history, scales
+    tasks = TaskData(past.features, past.scores, past.explored, past.present)
+    data, units = jax.vmap(lambda task: settled(task, scaling, noise_std, sizes))(tasks)
+    history = remember_all(data, past.present.any(1), learner.data, sizes)
+    known = past.present.any(1) & (units.scale > 0)
+    # In logarithms, because the scores may have been divided by numbers such as 1e300.
+    log_scales = jnp.where(known, jnp.log(jnp.where(known, units.scale, 1)) + past.log_units, 0)
+    return history, PastScales(log_scales.sum(), known.sum().astype(sizes.dtype))
 
 
 def nothing_known(learner: AbstractMetaLearner, scaling: Standardise, sizes: RunSizes) -> Knowledge:
     """Return the knowledge before the first task."""
     prior = learner.prior(learner.init(sizes), sizes)
     return Knowledge(prior, jnp.ones(sizes.num_groups, bool), scaling.init(sizes.dtype))
+
+
+def condition(
+    noise_std: Float[Array, ""],
+    scaling: Standardise,
+    knowledge: Knowledge,
+    trials: OwnTrials,
+    points: Float[Array, "points features"],
+    log_units: Float[Array, ""],
+) -> tuple[running.RunningBelief, Units]:
+    """Return the belief at `points` after the trials of a task, and the units of its scores.
+
+    It is the one conditioning on a task's trials, for suggestions (`suggest`) and explanations
+    (`jlibo.tune.outlook`). `log_units`: log of the divisor of the scores.
+    """
+    compressed = trials.compressed
+    ones = jnp.ones_like(trials.scores) if compressed is None else compressed.ones
+    observations = running.Observations(trials.features, trials.scores, trials.told, trials.pending, ones)
+    state = running.after(knowledge.prior, observations, points, noise_std)
+    if compressed is None:
+        moments = Moments.of(trials.scores, trials.told)
+    else:
+        state = running.complete(state, compressed.lost_products, compressed.num_lost, compressed.best)
+        moments = compressed.moments
+    past = knowledge.scales
+    scales = PastScales(past.total - past.num_tasks * log_units, past.num_tasks)
+    return state, scaling.units(scales, moments, state)
 
 
 @eqx.filter_jit
@@ -190,41 +207,20 @@ def suggest(
     key: PRNGKeyArray,
 ) -> Suggestion:
     """Return the available candidate to try next. `log_units`: log of the divisor of the own scores."""
-    compressed = trials.compressed
-    state = running.start(knowledge.prior, trials.features, policy.noise_std, scaling.num_columns)
-
-    def add(carry, step):
-        state, moments = carry
-        place, score, one, is_told, is_pending = step
-        state = running.with_features(state, trials.features)
-        state = running.observe(state, place, score, is_told, one)
-        state = running.observe_pending(state, place, is_pending)
-        return (running.with_features(state, None), moments.add(score, is_told)), None
-
-    places = jnp.arange(trials.scores.shape[0])
-    begin = running.with_features(state, None), Moments.empty(trials.scores.dtype)
-    ones = jnp.ones_like(trials.scores) if compressed is None else compressed.ones
-    steps = (places, trials.scores, ones, trials.told, trials.pending)
-    (state, moments), _ = jax.lax.scan(add, begin, steps)
-    if compressed is not None:
-        state = running.complete(state, compressed.lost_products, compressed.num_lost, compressed.best)
-        moments = compressed.moments
-    scales = PastScales(
-        knowledge.scales.total - knowledge.scales.num_tasks * log_units, knowledge.scales.num_tasks
-    )
-    units = scaling.units(scales, moments, state)
-    belief = running.in_units(running.at(state, candidates), units)
+    state, units = condition(policy.noise_std, scaling, knowledge, trials, candidates, log_units)
+    belief = running.in_units(state, units)
     scores = policy.scores(belief, key=key)
     # Scores of NaN or -inf rank last among the available candidates, but before the unavailable ones.
     scores = jnp.where(scores > -jnp.inf, scores, jnp.finfo(scores.dtype).min)
     scores = jnp.where(available, scores, -jnp.inf)
     _, ranking = jax.lax.top_k(scores, min(NUM_RANKED, scores.shape[0]))
     best = ranking[0]
+    shown = running.common_units(state, units)
     return Suggestion(
         best,
         ranking,
-        belief.mean[best] * units.scale + units.centre,
-        belief.std[best] * units.scale,
+        belief.mean[best] * shown.scale + shown.centre,
+        belief.std[best] * shown.scale,
         running.component_weights(state, units),
     )
 

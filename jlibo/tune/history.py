@@ -84,6 +84,7 @@ class TaskHistory(AbstractHistory):
         self._place: dict[int, int] = {}  # row of each pending trial, by id
         self._points = np.zeros((arrays.LEAST_TRIALS, self._space.num_parameters))
         self._scores = np.zeros(arrays.LEAST_TRIALS)
+        self._ids = np.zeros(arrays.LEAST_TRIALS, np.int64)
         self._flags = np.zeros((arrays.LEAST_TRIALS, 3), bool)  # told, pending, explored
         self._num_values = 0
         self._values = np.zeros((0, self._features.num_features))
@@ -99,6 +100,11 @@ class TaskHistory(AbstractHistory):
         """The trials as of the last `refresh`."""
         told, pending, explored = self._flags[: self._count].T
         return TrialArrays(self._points[: self._count], self._scores[: self._count], told, pending, explored)
+
+    @property
+    def ids(self) -> np.ndarray:
+        """The ids of the trials as of the last `refresh`, by number."""
+        return self._ids[: self._count]
 
     @property
     def pending_ids(self) -> set[int]:
@@ -128,8 +134,10 @@ class TaskHistory(AbstractHistory):
             more = size - len(self._scores)
             self._points = np.pad(self._points, ((0, more), (0, 0)))
             self._scores = np.pad(self._scores, (0, more))
+            self._ids = np.pad(self._ids, (0, more))
             self._flags = np.pad(self._flags, ((0, more), (0, 0)))
         self._points[start : self._count] = arrays.unit_points(self._space, trials)
+        self._ids[start : self._count] = [trial.id for trial in trials]
         for place, trial in enumerate(trials, start):
             self._set_state(place, trial)
             if trial.state == "pending":

@@ -32,14 +32,22 @@ from jlibo.tune.space.dictionary import MANY_FEATURES, LargeDictionaryWarning, S
 from jlibo.tune.space.parameters import Categorical, Float, Value
 from jlibo.tune.space.space import SearchSpace
 
-SMALLER: tuple[dict[str, Any], ...] = (
+PAPER_SIZES: tuple[dict[str, Any], ...] = (
     {},
     {"num_pair_basis": 2},
     {"num_pair_basis": 1},
     {"interactions": False},
     {"interactions": False, "num_basis": 3},
 )
-"""Sizes of the dictionary, largest first; the default is the first with at most `MANY_FEATURES` features."""
+ADAPTIVE_SIZES: tuple[dict[str, Any], ...] = tuple(
+    {"interactions": False, "num_basis": num_basis, "num_joint": 128} for num_basis in (6, 4, 3, 2)
+)
+"""Sizes of the dictionary, largest first; the default is the first with at most `MANY_FEATURES` features.
+
+The paper's algorithm selects among parameters and pairs. The adaptive mode represents interactions of any
+order by the joint group instead. Pairs beside it would take half of the prior variance, most of it in the
+corners of the box.
+"""
 CHECKED_TASKS, CHECKED_BUDGET = 128, 50
 """Numbers of tasks and of trials per task for which a learner's exploration schedule is checked."""
 
@@ -85,14 +93,13 @@ def make_model(
     - `learner`, `policy`: used instead of those of the mode.
     - `candidates`: the configurations to choose from. With None, all of a small finite space, or the whole
       box.
-    - `sizes`: the sizes of the dictionary, see `jlibo.tune.space_features`; None for the largest of `SMALLER`
-      with at most `MANY_FEATURES` features.
+    - `sizes`: the sizes of the dictionary, see `jlibo.tune.space_features`; None for the default of the mode.
     """
     is_own = learner is not None or policy is not None
     mode_learner, mode_policy = modes.make_learner(mode), modes.make_policy(mode)
     learner = mode_learner if learner is None else learner
     policy = mode_policy if policy is None else policy
-    features = _quick_features(space) if sizes is None else space.features(**sizes)
+    features = _default_features(space, mode) if sizes is None else space.features(**sizes)
     if is_own:
         _check_parts(learner, policy, features)
     configs, points = None, candidate_points.whole_space(space)
@@ -124,15 +131,17 @@ def without_names(features: SpaceFeatures) -> SpaceFeatures:
     return dataclasses.replace(features, space=nameless, names=names)
 
 
-def _quick_features(space: SearchSpace) -> SpaceFeatures:
+def _default_features(space: SearchSpace, mode: str) -> SpaceFeatures:
+    """Return the mode's largest dictionary with at most `MANY_FEATURES` features, or its smallest."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LargeDictionaryWarning)
-        made = [space.features(**SMALLER[0])]
-        for sizes in SMALLER[1:]:
-            if made[-1].num_features <= MANY_FEATURES:
+        made = (space.features(**sizes) for sizes in (PAPER_SIZES if mode == "paper" else ADAPTIVE_SIZES))
+        features = next(made)
+        for smaller in made:
+            if features.num_features <= MANY_FEATURES:
                 break
-            made.append(space.features(**sizes))
-    return made[-1]
+            features = smaller
+    return features
 
 
 def _listed(
@@ -169,4 +178,6 @@ def _check_parts(learner: Any, policy: Any, features: SpaceFeatures) -> None:
 
 def _sizes(features: SpaceFeatures, num_tasks: int, num_trials: int, max_explore: int) -> RunSizes:
     dtype = jnp.result_type(float)
-    return RunSizes(features.groups, num_tasks, num_trials, max_explore, dtype, features.free_groups)
+    return RunSizes.of(
+        features, num_tasks=num_tasks, horizon=num_trials, max_explore=max_explore, dtype=dtype
+    )

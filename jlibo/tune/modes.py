@@ -5,7 +5,10 @@
 | `adaptive` | support, then mean and covariance learned from the past | log expected improvement      |
 | `paper`    | support, mean zero, equal weights; forced exploration   | GP-UCB                        |
 
-Both modes standardise the scores of each task by its own data.
+Both modes standardise the scores of each task by its own data. The paper's mode learns from all trials of
+past tasks: the few trials of forced exploration do not determine the coefficients of a parameter's functions.
+Its kernel stays full until the data support a smaller one (`SelfTunedMetaKGL.guarded`), so that it is not
+worse than GP-UCB on the full kernel by more than its forced exploration.
 """
 
 import jax.numpy as jnp
@@ -19,6 +22,8 @@ MODES = ("adaptive", "paper")
 NOISE_STD = 0.1
 """Initial standard deviation of the noise, relative to the spread of the scores."""
 PAPER_NU = 2.0
+PATIENCE = 4
+"""Trials without a new best score after which every second trial of the adaptive mode is a random one."""
 
 
 def make_learner(mode: str) -> AdaptiveMetaKGL | SelfTunedMetaKGL:
@@ -26,14 +31,14 @@ def make_learner(mode: str) -> AdaptiveMetaKGL | SelfTunedMetaKGL:
     if mode == "adaptive":
         return AdaptiveMetaKGL()
     if mode == "paper":
-        return SelfTunedMetaKGL()
+        return SelfTunedMetaKGL(data="all")
     fail("mode", " or ".join(map(repr, MODES)), repr(mode))
 
 
 def make_policy(mode: str) -> AbstractPolicy:
     """Return the policy of a mode."""
     if mode == "adaptive":
-        return LogExpectedImprovement(jnp.asarray(NOISE_STD))
+        return LogExpectedImprovement(jnp.asarray(NOISE_STD), patience=PATIENCE)
     if mode == "paper":
         return GPUCB(jnp.asarray(PAPER_NU), jnp.asarray(NOISE_STD))
     fail("mode", " or ".join(map(repr, MODES)), repr(mode))

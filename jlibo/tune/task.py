@@ -9,7 +9,6 @@ reserved. Threads and processes that share a task therefore try a configuration 
 left.
 """
 
-import dataclasses
 import itertools
 import threading
 import warnings
@@ -22,10 +21,14 @@ import numpy as np
 from jlibo.checks import check_count, fail
 from jlibo.lifelong.one_task import split_task_key
 from jlibo.tune.ask import Candidates, NextConfig, next_config
+from jlibo.tune.explain import NUM_AHEAD, Forecast, Setting, explain_task, forecast, past_of
+from jlibo.tune.explanation import Explanation, Recommendation
 from jlibo.tune.history import TaskHistory
 from jlibo.tune.memory.memory import new_owner
 from jlibo.tune.memory.records import TaskRecord, TrialRecord
 from jlibo.tune.process import check_process
+from jlibo.tune.stopping import ExpectedGainBelow
+from jlibo.tune.trial import Trial, as_trial
 
 if TYPE_CHECKING:
     from jlibo.tune.tuner import Tuner
@@ -40,32 +43,6 @@ class UntoldTrialsWarning(UserWarning):
 
 
 @final
-@dataclasses.dataclass(frozen=True)
-class Trial:
-    """A configuration to evaluate; returned by `TunerTask.ask`.
-
-    ```python
-    import jlibo
-
-    task = jlibo.Tuner(jlibo.SearchSpace(x=jlibo.Float(0, 1))).task("first", budget=5)
-    trial = task.ask()
-    assert trial.number == 0 and 0 <= trial.params["x"] <= 1
-    ```
-    """
-
-    id: int
-    """Id of the trial in the memory."""
-    number: int
-    """Position in the task, from 0."""
-    params: dict[str, Any]
-    """Value of each parameter, by name."""
-    score: float | None = None
-    """Score of a finished trial; None while the trial is pending, or if it failed."""
-    explored: bool = False
-    """Whether the trial is a step of forced exploration and not a choice of the policy."""
-
-
-@final
 class TunerTask:
     """A task of a tuner, created by `Tuner.task`: iterate over its trials, or call `ask` and `tell`.
 
@@ -74,6 +51,7 @@ class TunerTask:
 
     - `name`: the name of the task.
     - `budget`: the number of trials after which iteration ends.
+    - `stop_when`: the rule by which iteration ends earlier; None if there is none.
 
     ```python
     import jlibo
@@ -87,11 +65,18 @@ class TunerTask:
     ```
     """
 
-    def __init__(self, tuner: "Tuner", record: TaskRecord, budget: int):
+    def __init__(
+        self,
+        tuner: "Tuner",
+        record: TaskRecord,
+        budget: int,
+        stop_when: ExpectedGainBelow | None = None,
+    ):
         self._tuner = tuner
         self._record = record
         self.name = record.name
         self.budget = budget
+        self.stop_when = stop_when
         self._owner = new_owner()
         self._own_ids: set[int] = set()
         self._number = [task.id for task in tuner.memory.tasks()].index(record.id)
@@ -113,20 +98,28 @@ class TunerTask:
         return f"TunerTask({self.name!r}, {done} of {self.budget} trials done, {words})"
 
     def __iter__(self) -> Iterator[Trial]:
-        """Iterate over trials until the budget is spent, starting with those that were left pending.
+        """Iterate over trials until the budget is spent or the stop rule is met.
 
-        Pending trials count towards the budget. Warns with `UntoldTrialsWarning` if any trial of this loop
-        has no score when the loop ends.
+        Trials that were left pending come first, whatever the rule says, and count towards the budget. Warns
+        with `UntoldTrialsWarning` if any trial of this loop has no score when the loop ends.
         """
         check_process("iterating over a task")
         given = set()
-        while (trial := self._claim() or self._suggest(self.budget)) is not None:
+        why = f"its budget of {self.budget} trials is spent"
+        while True:
+            trial = self._claim()
+            if trial is None and self._is_rule_met():
+                why = "its stop rule is met"
+                break
+            trial = trial or self._suggest(self.budget)
+            if trial is None:
+                break
             given.add(trial.id)
             yield trial
         untold = given & self._history.pending_ids
         if untold:
             warnings.warn(
-                f"the loop over task {self.name!r} ends because its budget of {self.budget} trials is spent, "
+                f"the loop over task {self.name!r} ends because {why}, "
                 f"but {len(untold)} of its {len(given)} trials were never told a score: call "
                 "task.tell(trial, score), or task.fail(trial), for every trial.",
                 UntoldTrialsWarning,
@@ -185,7 +178,7 @@ class TunerTask:
     def trials(self) -> list[Trial]:
         """All finished trials by number; the score of a failed one is None."""
         records = self._tuner.memory.trials(self._record.id)
-        return [_as_trial(record) for record in records if record.state != "pending"]
+        return [as_trial(record) for record in records if record.state != "pending"]
 
     @property
     def best(self) -> Trial | None:
@@ -193,6 +186,105 @@ class TunerTask:
         scored = [trial for trial in self.trials if trial.score is not None]
         sign = 1 if self._tuner.maximise else -1
         return max(scored, key=lambda trial: sign * (trial.score or 0.0), default=None)
+
+    # --- what the model expects -----------------------------------------------------------------------------
+
+    @property
+    def recommended(self) -> Recommendation | None:
+        """The trial that the model expects to be the best, and its expected score; None before any score.
+
+        With noisy scores of a smooth function it is a better choice than `best`, on average. Without noise,
+        use `best`.
+        """
+        with self._lock:
+            now = self._forecast()
+            if now is None:
+                return None
+            return Recommendation(self._trial_at(now.place), now.expected_score, now.std)
+
+    @property
+    def expected_gain(self) -> float | None:
+        """The expected gain of one more trial, in the units of the scores.
+
+        This is how much better than the recommended trial x* the most promising configuration x is expected
+        to be: E[max(f(x) - f(x*), 0)], with f the score without noise. None before the first score, and
+        without a past also until two scores differ, because the scale of the scores is then unknown.
+        """
+        with self._lock:
+            now = self._forecast()
+        return None if now is None else now.gain
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether a loop over the task would end now: the budget is spent or the stop rule is met.
+
+        It does not limit `ask`.
+        """
+        with self._lock:
+            is_spent = len(self._trials()) >= self.budget
+        return is_spent or self._is_rule_met()
+
+    def explain(self, num_trials: int = NUM_AHEAD) -> Explanation:
+        """Return what the model thinks of the task by now; print it for a summary.
+
+        It says how much the past is trusted, which past tasks are similar, which parameters matter here, and
+        how much the next trials are expected to gain. Nothing is computed unless this is called.
+
+        **Arguments:**
+
+        - `num_trials`: the largest number of further trials whose gain is estimated.
+
+        **Returns:**
+
+        An `Explanation`.
+
+        **Raises:**
+
+        - `ValueError`: `num_trials` is not a positive whole number.
+        - `ForkedProcessError`: jax was used in a parent process before the fork.
+        """
+        check_count("num_trials", num_trials)
+        check_process("explain")
+        tuner, own = self._tuner, self._record.id
+        with self._lock:
+            setting = self._setting()
+            tasks, trials = tuner.memory.snapshot()
+            others = [task for task in tasks if task.id != own]
+            return explain_task(
+                setting,
+                past_of(self._model, others, trials, maximise=tuner.maximise),
+                name=self.name,
+                num_trials=num_trials,
+                trial_at=self._trial_at,
+            )
+
+    def _is_rule_met(self) -> bool:
+        rule = self.stop_when
+        if rule is None:
+            return False
+        with self._lock:
+            if self._trials().trials.is_told.sum() < rule.min_trials:
+                return False
+            now = self._forecast()
+        if now is None or now.gain is None or now.scale is None:
+            return False
+        return rule.is_met(now.gain, now.scale)
+
+    def _forecast(self) -> Forecast | None:
+        check_process("recommended, expected_gain or should_stop")
+        return forecast(self._setting())
+
+    def _setting(self) -> Setting:
+        return Setting(
+            self._model,
+            self._tuner.knowledge(excluding=self._record.id),
+            self._trials(),
+            self._candidates,
+            self.budget,
+        )
+
+    def _trial_at(self, place: int) -> Trial:
+        return as_trial(self._tuner.memory.trial(int(self._history.ids[place])))
 
     # --- choosing a trial -----------------------------------------------------------------------------------
 
@@ -242,7 +334,7 @@ class TunerTask:
     def _own(self, record: TrialRecord) -> Trial:
         """Return the trial, and note its id so that `tell` need not look it up in the file."""
         self._own_ids.add(record.id)
-        return _as_trial(record)
+        return as_trial(record)
 
     def _policy_key(self, number: int) -> jax.Array:
         """Return the policy's key for trial `number`; the keys of a task are split once."""
@@ -264,7 +356,3 @@ class TunerTask:
         # The trial may come from another `TunerTask` of the same task.
         if self._tuner.memory.trial(trial.id).task_id != self._record.id:
             fail("trial", f"a trial of the task {self.name!r}", f"trial {trial.number} of another task")
-
-
-def _as_trial(record: TrialRecord) -> Trial:
-    return Trial(record.id, record.number, record.params, record.score, record.explored)

@@ -22,18 +22,19 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, final
 
-import jax.numpy as jnp
 import numpy as np
 
 from jlibo.checks import check_count, fail
 from jlibo.meta import AbstractMetaLearner
 from jlibo.policies import AbstractPolicy
+from jlibo.tune.importance import effect_matrices, parameter_names
 from jlibo.tune.learning import Learned, has_changed, learn_records, score_counts, summarise_records
 from jlibo.tune.memory.memory import Memory
 from jlibo.tune.memory.records import finite_score, whole
 from jlibo.tune.model import make_model
 from jlibo.tune.process import check_process
 from jlibo.tune.space.space import SearchSpace
+from jlibo.tune.stopping import ExpectedGainBelow, stop_rule
 from jlibo.tune.task import TunerTask
 
 DEFAULT_BUDGET = 50
@@ -120,7 +121,7 @@ class Tuner:
         self.mode = mode
         self.seed = whole("seed", seed, at_least=0)
         self.model = make_model(
-            space, mode=mode, learner=learner, policy=policy, candidates=candidates, sizes=sizes or {}
+            space, mode=mode, learner=learner, policy=policy, candidates=candidates, sizes=sizes
         )
         self._is_of_mode = learner is None and policy is None
         self._own_memory = not isinstance(memory, Memory)
@@ -156,7 +157,13 @@ class Tuner:
 
     # --- tasks ----------------------------------------------------------------------------------------------
 
-    def task(self, name: str, budget: int | None = None) -> TunerTask:
+    def task(
+        self,
+        name: str,
+        budget: int | None = None,
+        *,
+        stop_when: float | ExpectedGainBelow | None = None,
+    ) -> TunerTask:
         """Return the task called `name`: a new one, or an existing one to resume with its pending trials.
 
         **Arguments:**
@@ -164,6 +171,9 @@ class Tuner:
         - `name`: the name of the task, not empty, at most 4096 characters.
         - `budget`: the number of trials in total; replaces the stored one. With None, a stored budget is kept
           and a task without one gets 50.
+        - `stop_when`: end a loop over the task before the budget is spent, when the expected gain of one more
+          trial is below this many units of the score; or a rule, an `ExpectedGainBelow`. A number stands for
+          `ExpectedGainBelow(number)`. It is not stored.
 
         **Returns:**
 
@@ -171,12 +181,13 @@ class Tuner:
 
         **Raises:**
 
-        - `ValueError`: `name` or `budget` is invalid.
+        - `ValueError`: `name`, `budget` or `stop_when` is invalid.
         """
+        rule = stop_rule(stop_when)
         if budget is not None:
             check_count("budget", budget)
         record = self.memory.task(name, budget=budget)
-        return TunerTask(self, record, record.budget or DEFAULT_BUDGET)
+        return TunerTask(self, record, record.budget or DEFAULT_BUDGET, rule)
 
     def add_task(
         self, name: str, configs: Sequence[Mapping[str, Any]], scores: Sequence[float | None]
@@ -211,12 +222,14 @@ class Tuner:
     # --- results --------------------------------------------------------------------------------------------
 
     def importance(self) -> dict[str, float]:
-        """Return the share of the scores' variance that each parameter, and each pair, accounts for.
+        """Return how much each parameter matters: its share in the sum of the parameters' total effects.
+
+        The total effect of a parameter is the mean squared change of the score, over all past tasks, if that
+        parameter alone is drawn anew. It contains the interactions with other parameters.
 
         **Returns:**
 
-        Shares over all tasks by name, which sum to one, the largest first. Parameters and pairs that were not
-        selected have a share of zero. Empty before the first task with two scores.
+        Shares by name, which sum to one, the largest first. Empty before the first task with two scores.
         """
         knowledge, num_tasks = self.knowledge(at_once=True)
         if num_tasks == 0:
@@ -224,23 +237,10 @@ class Tuner:
         summary = summarise_records(self.model, *self.memory.snapshot(), knowledge, maximise=self.maximise)
         if summary is None:  # all tasks were deleted meanwhile
             return {}
-        features = self.model.features
-        points = self.space.sample_unit(1024, rng=np.random.default_rng(0))
-        values = np.asarray(features(jnp.asarray(points, jnp.result_type(float))), np.float64)
         mean = np.asarray(summary.mean, np.float64)
-        covariance = np.asarray(summary.covariance, np.float64)
-        group_of = np.asarray(features.groups)
-        selected = np.asarray(knowledge.support)
-        if selected.sum() == len(features.free_groups):
-            selected = np.ones_like(selected)  # empty support: all are used, see `MetaInfo.fell_back`
-        shares = {}
-        for group, name in enumerate(self.model.names):
-            if group in features.free_groups:
-                continue
-            own = group_of == group
-            centred = values[:, own] - values[:, own].mean(0)
-            second = covariance[np.ix_(own, own)] + np.outer(mean[own], mean[own])
-            shares[name] = float(((centred @ second) * centred).sum(1).mean()) if selected[group] else 0.0
+        second = np.asarray(summary.covariance, np.float64) + np.outer(mean, mean)
+        effects = (effect_matrices(self.model) * second).sum((1, 2))
+        shares = dict(zip(parameter_names(self.model), effects.tolist(), strict=True))
         total = sum(shares.values())
         ranked = sorted(shares.items(), key=lambda item: -item[1])
         return {name: share / total for name, share in ranked}

@@ -5,6 +5,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.optimize import minimize_scalar
 
 from jlibo import (
     Fourier,
@@ -91,10 +92,26 @@ def moments_of(rewards, present=None, dtype=np.float64):
     return gather(rewards, np.ones(len(rewards), bool) if present is None else np.asarray(present))
 
 
-def squares(covariance, rows, rewards, noise_std):
-    """Dense (y - mean)^T K^-1 (y - mean): squared deviations relative to the prior covariance."""
-    if len(rewards) == 0:
-        return 0.0
-    rest = np.asarray(rewards) - np.mean(rewards)
-    noisy = rows @ covariance @ rows.T + noise_std**2 * np.eye(len(rows))
-    return rest @ np.linalg.solve(noisy, rest)
+def unit_likelihood(rewards, mean, matrix, units, weight, past_scale):
+    """Log likelihood of rewards with prior mean and covariance in `units`, with the prior of the scale."""
+    centre, scale = units
+    residual = (rewards - centre) / scale - mean
+    squares = residual @ np.linalg.solve(matrix, residual) + weight * (past_scale / scale) ** 2
+    freedom = max(len(rewards) - 1, 0) + weight
+    return -0.5 * (squares + np.linalg.slogdet(matrix)[1]) - freedom * np.log(scale)
+
+
+def likeliest_units(rewards, mean, matrix, weight, past_scale):
+    """The centre and scale that maximise `unit_likelihood`, by a search over the scale."""
+    inverse = np.linalg.inv(matrix)
+
+    def centre(scale):
+        return (inverse @ (rewards - scale * mean)).sum() / inverse.sum()
+
+    def height(log_scale):
+        units = centre(np.exp(log_scale)), np.exp(log_scale)
+        return -unit_likelihood(rewards, mean, matrix, units, weight, past_scale)
+
+    first = np.log(np.std(rewards) + past_scale)
+    scale = np.exp(minimize_scalar(height, bracket=(first - 1, first), tol=1e-14).x)
+    return centre(scale), scale

@@ -188,9 +188,19 @@ def three_priors():
 
 
 def dense_mixture(priors, log_weights, indices, targets):
-    """Component weights, mean and variance of the mixture, and the dense components."""
+    """Component weights, mean and variance of the mixture, and the dense components.
+
+    The centre of the rewards has a flat prior, so it is integrated out of the evidence.
+    """
     parts = [dense(prior, indices, targets, float(prior.noise_std)) for prior in priors]
     scores = log_weights + [part[-1] for part in parts]
+    if len(targets):
+        rows, ones = PHI[indices], np.ones(len(targets))
+        for place, prior in enumerate(priors):
+            matrix = rows @ np.asarray(prior.covariance) @ rows.T + float(prior.noise_std) ** 2 * np.eye(
+                len(rows)
+            )
+            scores[place] -= 0.5 * np.log(ones @ np.linalg.solve(matrix, ones))
     weights = np.exp(scores - logsumexp(scores))
     means, variances = (np.array([part[i] for part in parts]) for i in (0, 1))
     mean = weights @ means

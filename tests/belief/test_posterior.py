@@ -179,7 +179,7 @@ def test_shared_features_stay_shared_under_vmap():
     indices, _ = data(7)
     rewards = jax.random.normal(jax.random.key(0), (3, NUM))
     belief = start(general_prior())
-    axes = Belief(0, 0, None, Posterior(0, None, None, 0, None, 0, None))
+    axes = Belief(0, 0, None, Posterior(0, None, None, 0, None, 0, None, 0))
     batch = jax.vmap(lambda r: run_candidates(belief, indices, r)[0], out_axes=axes)(rewards)
     assert batch.features.shape == PHI.shape and batch.posterior.factor.shape == (9, 9)
     for i, reward in enumerate(rewards):

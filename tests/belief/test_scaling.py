@@ -11,6 +11,7 @@ from jlibo import (
     Prior,
     RawRewards,
     Standardise,
+    mixture,
 )
 from jlibo.belief import belief as running
 from jlibo.belief.moments import Moments
@@ -23,14 +24,14 @@ from tests.belief.observed import (
     cast,
     close,
     data,
-    dense,
     equal,
     gather,
     general_prior,
+    likeliest_units,
     moments_of,
     quick_jit,
     seen,
-    squares,
+    unit_likelihood,
     watch,
 )
 
@@ -90,44 +91,53 @@ NO_PAST = Standardise().init(jnp.float64)
 
 
 def units_after(scaling, state, prior, indices, rewards):
-    """The library's units, and the dense sum of squares that they should be computed from."""
-    columns = seen(prior, indices, rewards)
-    noise_std = NOISE if prior.noise_std is None else float(prior.noise_std)
-    dense_squares = squares(np.asarray(prior.covariance), PHI[indices], rewards, noise_std)
-    return scaling.units(state, moments_of(rewards), columns), dense_squares
+    return scaling.units(state, moments_of(rewards), seen(prior, indices, rewards))
 
 
-def test_units_are_mean_and_most_likely_scale_with_the_guess_as_pseudo_observations():
-    scaling = Standardise(guess=4.0, weight=2.5)
-    for num in (2, 3, NUM):
-        indices, rewards = data(num=num)
-        units, dense_squares = units_after(scaling, NO_PAST, general_prior(), indices, rewards)
-        close(units.centre, rewards.mean())
-        close(units.scale, np.sqrt((2.5 * 4**2 + dense_squares) / (2.5 + num - 1)))
-        close(units.apply(rewards), (rewards - rewards.mean()) / units.scale)
+def predicted(prior, indices):
+    """Prior mean and covariance of noisy rewards, dense."""
+    rows, noise_std = PHI[indices], NOISE if prior.noise_std is None else float(prior.noise_std)
+    matrix = rows @ np.asarray(prior.covariance) @ rows.T + noise_std**2 * np.eye(len(rows))
+    return rows @ np.asarray(prior.mean), matrix
 
 
-def test_scale_maximises_the_likelihood():
-    """Without a guess, and up to the one degree of freedom that the mean takes."""
-    indices, rewards = data(2)
-    prior = Prior(np.zeros(9), general_prior().covariance)
-    units, _ = units_after(Standardise(weight=1e-12), NO_PAST, prior, indices, rewards)
-    likeliest = float(units.scale) * np.sqrt((NUM - 1) / NUM)
+@pytest.mark.parametrize("num", [2, 3, NUM])
+def test_units_have_the_highest_likelihood_with_the_guess_as_pseudo_observations(num):
+    prior, (indices, rewards) = general_prior(), data(num=num)
+    units = units_after(Standardise(guess=4.0, weight=2.5), NO_PAST, prior, indices, rewards)
+    centre, scale = likeliest_units(rewards, *predicted(prior, indices), 2.5, 4.0)
+    close(units.scale, scale, rtol=1e-6)
+    close(units.centre, centre, rtol=1e-6)
+    close(units.apply(rewards), (rewards - units.centre) / units.scale)
 
-    def log_density(scale):
-        """Log density of the raw rewards, which includes the Jacobian of the scale."""
-        evidence = dense(prior, indices, (rewards - rewards.mean()) / scale)[-1]
-        return evidence - NUM * np.log(scale)
 
-    best = log_density(likeliest)
-    assert all(log_density(likeliest * factor) < best for factor in (0.9, 0.99, 1.01, 1.1))
+def test_other_units_have_a_lower_likelihood():
+    prior, (indices, rewards) = general_prior(), data(2)
+    units = units_after(Standardise(guess=4.0), NO_PAST, prior, indices, rewards)
+    centre, scale = float(units.centre), float(units.scale)
+
+    def height(*units):
+        return unit_likelihood(rewards, *predicted(prior, indices), units, 2.0, 4.0)
+
+    best = height(centre, scale)
+    assert all(height(centre, scale * factor) < best for factor in (0.9, 0.99, 1.01, 1.1))
+    assert all(height(centre + scale * shift, scale) < best for shift in (-0.1, -0.01, 0.01, 0.1))
+
+
+def test_mixture_has_units_of_each_component():
+    priors, (indices, rewards) = [general_prior(seed, NOISE) for seed in range(3)], data(6)
+    units = units_after(Standardise(), NO_PAST, mixture(priors, [0.2, 0.3, 0.5]), indices, rewards)
+    for place, prior in enumerate(priors):
+        alone = units_after(Standardise(), NO_PAST, prior, indices, rewards)
+        close(units.centre[place], alone.centre)
+        close(units.scale[place], alone.scale)
 
 
 def test_scale_is_the_standard_deviation_for_independent_rewards():
     """Under this prior, rewards are independent with variance one."""
     indices, rewards = data(num=20)
     apart = Prior(np.zeros(9), 1e-12 * np.eye(9), 1.0)
-    units, _ = units_after(Standardise(weight=1e-12), NO_PAST, apart, indices, rewards)
+    units = units_after(Standardise(weight=1e-12), NO_PAST, apart, indices, rewards)
     close(units.scale, rewards.std(ddof=1), rtol=1e-6)
 
 
@@ -139,20 +149,20 @@ def test_repeating_the_best_candidate_does_not_shrink_the_scale():
     spread = np.arange(0, 25, 3)
     indices = np.concatenate([spread, np.full(400, np.argmax(values))])
     rewards = unit * (values[indices] + NOISE * rng.normal(size=len(indices)))
-    units, _ = units_after(Standardise(weight=1e-12), NO_PAST, prior, indices, rewards)
+    units = units_after(Standardise(weight=1e-12), NO_PAST, prior, indices, rewards)
     assert rewards.std() < 0.6 * rewards[: len(spread)].std()
     close(units.scale, unit, rtol=0.1)
 
 
 @pytest.mark.parametrize("rewards", [[], [7.0], [7.0] * 5], ids=["none", "one", "alike"])
 def test_units_without_deviation(rewards):
-    num, prior = len(rewards), general_prior()
+    num, prior = len(rewards), Prior(np.zeros(9), general_prior().covariance)
     indices = np.arange(num)
-    units, _ = units_after(Standardise(guess=3.0), NO_PAST, prior, indices, np.array(rewards))
-    assert units.centre == (7 if num else 0)
+    units = units_after(Standardise(guess=3.0), NO_PAST, prior, indices, np.array(rewards))
+    close(units.centre, 7 if num else 0)
     # Without rewards or with one, the scale is the guess; equal rewards shrink it, as zero deviations do.
     close(units.scale, 3 * np.sqrt(2 / (2 + max(num - 1, 0))))
-    known, _ = units_after(Standardise(guess=3.0), past(2.0, 8.0), prior, indices, np.array(rewards))
+    known = units_after(Standardise(guess=3.0), past(2.0, 8.0), prior, indices, np.array(rewards))
     close(known.scale, 4 * np.sqrt(2 / (2 + max(num - 1, 0))))
 
 
@@ -167,9 +177,9 @@ def settled(indices, rewards, present=None):
 def test_settle_uses_only_the_rewards_of_the_task():
     indices, rewards = data(4)
     units = settled(indices, rewards)
-    dense_squares = squares(np.asarray(general_prior().covariance), PHI[indices], rewards, NOISE)
-    close(units.centre, rewards.mean())
-    close(units.scale, np.sqrt(dense_squares / (NUM - 1)))
+    centre, scale = likeliest_units(rewards, *predicted(general_prior(), indices), 0.0, 0.0)
+    close(units.centre, centre, rtol=1e-6)
+    close(units.scale, scale, rtol=1e-6)
     present = np.random.default_rng(3).uniform(size=NUM) < 0.5
     padded = settled(indices, np.where(present, rewards, np.nan), present)
     jax.tree.map(close, padded, settled(indices[present], rewards[present]))
@@ -186,7 +196,7 @@ def test_guess_becomes_the_geometric_mean_of_past_scales():
         scales.append(float(units.scale))
         state = scaling.update(state, units)
         expected = np.exp(np.mean(np.log(scales)))
-        close(units_after(scaling, state, general_prior(), np.array([3]), np.array([1.0]))[0].scale, expected)
+        close(units_after(scaling, state, general_prior(), np.array([3]), np.array([1.0])).scale, expected)
     assert RawRewards().update((), units) == ()
 
 
@@ -225,7 +235,7 @@ def test_scale_is_positive_and_finite(dtype, rewards, num):
 @pytest.mark.parametrize("offset", [0.0, 30.0, -100.0])
 def test_float32_scale_is_accurate_with_an_offset_of_a_hundred_scales(offset):
     prior, (indices, rewards) = general_prior(), data(3, scale=1.0, centre=0.0)
-    exact, _ = units_after(Standardise(), NO_PAST, prior, indices, rewards)
+    exact = units_after(Standardise(), NO_PAST, prior, indices, rewards)
     rewards = (rewards + offset).astype(np.float32)
     columns, moments = seen(cast(prior, np.float32), indices, rewards), moments_of(rewards, dtype=np.float32)
     units = Standardise().units(cast(NO_PAST, np.float32), moments, columns)
@@ -236,7 +246,7 @@ def test_float32_scale_is_accurate_with_an_offset_of_a_hundred_scales(offset):
 def test_units_of_rewards_whose_squares_are_out_of_range(size):
     """float32 against float64, during a task and after it is finished."""
     prior, (indices, rewards) = general_prior(), data(3, scale=1.0, centre=2.0)
-    exact, _ = units_after(Standardise(), NO_PAST, prior, indices, rewards)
+    exact = units_after(Standardise(), NO_PAST, prior, indices, rewards)
     narrow = cast(prior, np.float32)
     own = (size * rewards).astype(np.float32)
     columns, moments = seen(narrow, indices, own), moments_of(own, dtype=np.float32)

@@ -1,7 +1,9 @@
 """The parts of the Optuna integration that need no model: distributions, trials, and the link to a memory."""
 
 import math
+import warnings
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -88,11 +90,17 @@ def test_different_steps_give_different_spaces():
     assert coded_space({"p": IntDistribution(0, 20, step=2)}) != coded_space({"p": IntDistribution(0, 10)})
 
 
-def test_large_dictionary_is_reduced():
-    small = SearchSpace({f"p{n}": Float(0, 1) for n in range(3)})
-    assert make_model(small, mode="adaptive", sizes=None).features.groups == small.features().groups
+def test_dictionary_fits_the_number_of_parameters():
+    for count in (1, 3, 8, 16, 30):
+        space = SearchSpace({f"p{n}": Float(0, 1) for n in range(count)})
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            features = make_model(space, mode="adaptive", sizes=None).features
+        assert features.num_features <= MANY_FEATURES
+        # The constant, a group per parameter, and the joint group instead of pairs.
+        assert features.num_groups == count + 2
     large = SearchSpace({f"p{n}": Float(0, 1) for n in range(15)})
-    features = make_model(large, mode="adaptive", sizes=None).features
+    features = make_model(large, mode="paper", sizes=None).features
     assert features.num_features <= MANY_FEATURES
     # Interactions get fewer functions before they are dropped.
     assert features.num_groups == 1 + 15 + 15 * 14 // 2
@@ -103,9 +111,10 @@ def test_features_do_not_depend_on_names_and_ranges():
     one = SearchSpace(a=Float(0, 1), b=Int(1, 9), c=Categorical(["u", "v", None]), d=Float(1, 9, log=True))
     two = SearchSpace(e=Float(5, 7), f=Int(2, 10), g=Categorical([1, 2, 3]), h=Float(0, 1))
     mine, other = (make_model(space, mode="adaptive", sizes=None).features for space in (one, two))
-    assert mine == other
+    assert jax.tree.structure(mine) == jax.tree.structure(other)
     points = jnp.asarray(one.sample_unit(16, rng=np.random.default_rng(0)))
-    np.testing.assert_array_equal(mine(points), one.features()(points))
+    np.testing.assert_array_equal(mine(points), other(points))
+    np.testing.assert_array_equal(mine(points), one.features(interactions=False, num_joint=128)(points))
 
 
 def _trial(number, x, **more):

@@ -19,10 +19,11 @@ from jlibo.belief.moments import Units
 from jlibo.belief.scaling import Standardise
 from jlibo.meta import RunSizes, TaskData
 from jlibo.meta.base import selected_prior
-from jlibo.meta.hierarchy import NOISE_ROWS, fit_hierarchy
+from jlibo.meta.hierarchy import NOISE_ROWS, UNIT_REWARDS, fit_hierarchy
 from jlibo.meta.past import PastTasks, no_past, remember
 from jlibo.meta.selection import choose_support
 from jlibo.solver.solution import Status
+from tests.belief.observed import likeliest_units, unit_likelihood
 
 close = np.testing.assert_allclose
 NUM_FEATURES, NUM_TASKS, NUM_ROWS = 4, 6, 3
@@ -50,7 +51,8 @@ def as_past(features, targets, num_padded=0):
     return PastTasks(
         features=jnp.asarray(np.concatenate([features, rubbish])),
         targets=jnp.asarray(np.concatenate([targets, rubbish[..., 0]])),
-        lost_squares=jnp.zeros(num_tasks + num_padded),
+        constants=jnp.ones((num_tasks + num_padded, num_rows)),
+        lost_products=jnp.zeros((num_tasks + num_padded, 2, 2)),
         num_observations=jnp.full(num_tasks + num_padded, float(num_rows)),
         is_done=jnp.asarray(np.r_[np.ones(num_tasks), np.zeros(num_padded)]),
     )
@@ -73,10 +75,12 @@ def fit(past, num_steps):
 
 
 def em_step(features, targets, mean, covariance, noise):
-    """One step of the same EM, task by task with dense inverses."""
-    means, doubts, squares = [], [], 0.0
-    for rows, values in zip(features, targets, strict=True):
+    """One step of the same EM, task by task with dense inverses; also the units of the tasks."""
+    means, doubts, squares, units = [], [], 0.0, []
+    for rows, rewards in zip(features, targets, strict=True):
         total = rows @ covariance @ rows.T + noise**2 * np.eye(len(rows))
+        units.append(likeliest_units(rewards, rows @ mean, total, UNIT_REWARDS, 1.0))
+        values = (rewards - units[-1][0]) / units[-1][1]
         gain = covariance @ rows.T @ np.linalg.inv(total)
         means.append(mean + gain @ (values - rows @ mean))
         doubts.append(covariance - gain @ rows @ covariance)
@@ -86,15 +90,15 @@ def em_step(features, targets, mean, covariance, noise):
     spread = sum(np.outer(w - new_mean, w - new_mean) for w in means) + sum(doubts)
     matrix = COVARIANCE_TASKS * np.diag(WIDE) + spread + MEAN_TASKS * np.outer(new_mean, new_mean)
     new_noise = np.sqrt((squares + NOISE_ROWS * NOISE**2) / (targets.size + NOISE_ROWS))
-    return new_mean, matrix / (COVARIANCE_TASKS + num_tasks), new_noise
+    return (new_mean, matrix / (COVARIANCE_TASKS + num_tasks), new_noise), units
 
 
-def objective(features, targets, mean, covariance, noise):
-    """Objective of EM: the log likelihood of all rewards plus log priors of mean, covariance and noise."""
+def objective(features, targets, units, mean, covariance, noise):
+    """Objective of EM: the log likelihood of all rewards plus log priors of units and parameters."""
     answer = 0.0
-    for rows, values in zip(features, targets, strict=True):
+    for rows, rewards, own in zip(features, targets, units, strict=True):
         total = rows @ covariance @ rows.T + noise**2 * np.eye(len(rows))
-        answer += multivariate_normal(rows @ mean, total).logpdf(values)
+        answer += unit_likelihood(rewards, rows @ mean, total, own, UNIT_REWARDS, 1.0)
     inverse = np.linalg.inv(covariance)
     answer -= 0.5 * MEAN_TASKS * mean @ inverse @ mean
     determinant = np.linalg.slogdet(covariance)[1]
@@ -105,17 +109,18 @@ def objective(features, targets, mean, covariance, noise):
 @pytest.mark.parametrize("num_padded", [0, 2])
 def test_hierarchy_equals_dense_em_and_its_objective_increases(num_padded):
     features, targets, _ = draw_past()
-    mean, covariance, noise = np.zeros(NUM_FEATURES), np.diag(WIDE), NOISE
-    heights = [objective(features, targets, mean, covariance, noise)]
+    parameters, heights = (np.zeros(NUM_FEATURES), np.diag(WIDE), NOISE), []
     for _ in range(5):
-        mean, covariance, noise = em_step(features, targets, mean, covariance, noise)
-        heights.append(objective(features, targets, mean, covariance, noise))
+        new, units = em_step(features, targets, *parameters)
+        heights += [objective(features, targets, units, *some) for some in (parameters, new)]
+        parameters = new
     assert (np.diff(heights) > 0).all()
+    mean, covariance, noise = parameters
     fitted = fit(as_past(features, targets, num_padded), 5)
-    close(fitted.mean, mean, atol=1e-10)
-    close(fitted.noise_std, noise, atol=1e-10)
+    close(fitted.mean, mean, atol=1e-6)
+    close(fitted.noise_std, noise, atol=1e-6)
     # The covariance of a new task includes the uncertainty of the mean.
-    close(fitted.covariance, covariance * (1 + 1 / (NUM_TASKS + MEAN_TASKS)), atol=1e-10)
+    close(fitted.covariance, covariance * (1 + 1 / (NUM_TASKS + MEAN_TASKS)), atol=1e-6)
 
 
 def test_hierarchy_without_tasks_is_the_widened_prior():
@@ -132,9 +137,26 @@ def test_hierarchy_without_tasks_is_the_widened_prior():
 def test_many_tasks_recover_mean_covariance_and_noise():
     features, targets, truth = draw_past(num_tasks=120, num_rows=6, seed=1)
     fitted = fit(as_past(features, targets), 30)
-    close(fitted.mean, truth, atol=0.15)
-    close(np.sqrt(np.diagonal(fitted.covariance)), 0.3, atol=0.12)
-    close(fitted.noise_std, NOISE, atol=0.05)
+    # The scales of the tasks are estimated too, so all is known up to a common factor near one.
+    factor = np.linalg.norm(fitted.mean) / np.linalg.norm(truth)
+    assert 0.8 < factor < 1.2
+    close(fitted.mean / factor, truth, atol=0.15)
+    close(np.sqrt(np.diagonal(fitted.covariance)) / factor, 0.3, atol=0.12)
+    # A task has six rewards, and its centre and scale take two degrees of freedom.
+    close(fitted.noise_std / factor, NOISE, atol=0.08)
+
+
+def test_units_of_tasks_do_not_hide_what_they_share():
+    """Tasks whose rewards are shifted and scaled agree after their units are estimated."""
+    features, targets, truth = draw_past(num_tasks=60, num_rows=8, seed=2)
+    rng = np.random.default_rng(3)
+    scales, centres = np.exp(rng.uniform(-1, 1, 60)), 3 * rng.normal(size=60)
+    fitted = fit(as_past(features, centres[:, None] + scales[:, None] * targets), 30)
+    mean = np.asarray(fitted.mean)
+    assert mean @ truth > 0.98 * np.linalg.norm(mean) * np.linalg.norm(truth)
+    # Tasks differ by 0.3 around a mean of norm 2.3. Scales of 1/e to e would hide that.
+    spread = np.sqrt(np.diagonal(fitted.covariance)) / np.linalg.norm(mean)
+    assert (spread < 0.3).all()
 
 
 def test_compressed_rows_give_the_same_fit():
@@ -202,6 +224,33 @@ def test_selection_recovers_the_support_without_lam_or_omega():
     others = [np.ones(5, bool), TRUTH & (np.arange(5) == 1), TRUTH | (np.arange(5) == 4)]
     best = log_likelihood(tasks, TRUTH, 0.1)
     assert all(log_likelihood(tasks, other, 0.1) < best for other in others)
+
+
+@pytest.mark.parametrize("num_rows", [2, 3, 12])
+def test_guarded_kernel_stays_full_with_fewer_rows_than_features(num_rows):
+    """The support has four features: the constant, two of group 1 and one of group 3."""
+    tasks = [
+        TaskData(task.features, task.rewards, jnp.arange(12) < num_rows) for task in draw_tasks(noise=0.02)
+    ]
+    free, _ = learn(SelfTunedMetaKGL(guarded=False), tasks)
+    guarded, info = learn(SelfTunedMetaKGL(), tasks)
+    assert free.support.sum() < 4
+    np.testing.assert_array_equal(guarded.support, TRUTH if num_rows == 12 else np.arange(5) > 0)
+    assert info.status == Status.CONVERGED
+
+
+def test_guarded_kernel_stays_full_without_evidence():
+    """Tasks of all kernels: a smaller set may be more likely by chance, but not by two standard errors."""
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        tasks = []
+        for _ in range(6):
+            features = rng.normal(size=(12, len(GROUPS)))
+            features[:, 0] = 1
+            rewards = features @ (0.4 * rng.normal(size=len(GROUPS))) + 0.1 * rng.normal(size=12)
+            tasks.append(TaskData(jnp.asarray(features), jnp.asarray(rewards), jnp.ones(12, bool)))
+        guarded, _ = learn(SelfTunedMetaKGL(), tasks)
+        np.testing.assert_array_equal(guarded.support, np.arange(5) > 0)
 
 
 def remembered(tasks, sizes=SELECTION):
@@ -374,7 +423,7 @@ def test_learning_from_past_tasks_reduces_early_regret(climbed):
 
 
 def test_exploration_only_in_the_first_task(climbed):
-    np.testing.assert_array_equal(climbed["adaptive"].num_explore[0], [3, 0, 0, 0, 0, 0])
+    np.testing.assert_array_equal(climbed["adaptive"].num_explore[0], [5, 0, 0, 0, 0, 0])
     np.testing.assert_array_equal(FirstTasksExploration(5, 2).counts(4, 3), [3, 3, 0, 0])
     np.testing.assert_array_equal(FirstTasksExploration(2, 1).counts(1, 9), [2])
 

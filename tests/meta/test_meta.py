@@ -297,14 +297,16 @@ def awkward_rows(kind, dtype):
 )
 def test_compression_keeps_the_normal_equations(kind, dtype, rtol):
     rows, targets = awkward_rows(kind, dtype)
-    compressed, z = jax.jit(compress_rows)(jnp.asarray(rows), jnp.asarray(targets))
-    assert compressed.shape == (7, 7) and z.shape == (7,) and compressed.dtype == z.dtype == dtype
-    r, z, rows, targets = (np.asarray(a, np.float64) for a in (compressed, z, rows, targets))
+    columns = np.stack([targets, np.ones_like(targets)])
+    compressed, z = jax.jit(compress_rows)(jnp.asarray(rows), jnp.asarray(columns))
+    assert compressed.shape == (7, 7) and z.shape == (2, 7) and compressed.dtype == z.dtype == dtype
+    r, z, rows, columns = (np.asarray(a, np.float64) for a in (compressed, z, rows, columns))
     lengths = np.linalg.norm(rows, axis=0)
     slack = rtol * (np.outer(lengths, lengths) if kind == "scales" else (lengths.max() + 1e-30) ** 2)
     assert (np.abs(r.T @ r - rows.T @ rows) <= 20 * slack).all()
-    slack = rtol * lengths * np.linalg.norm(targets) if kind == "scales" else rtol * lengths.max() * 6
-    assert (np.abs(r.T @ z - rows.T @ targets) <= 20 * slack).all()
+    for image, column in zip(z, columns, strict=True):
+        slack = rtol * lengths * np.linalg.norm(column) if kind == "scales" else rtol * lengths.max() * 6
+        assert (np.abs(r.T @ image - rows.T @ column) <= 20 * slack).all()
 
 
 def test_learners_of_exploration_data_need_exploration():

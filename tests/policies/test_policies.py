@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from scipy import integrate
 from scipy.special import log_ndtr
 
+import jlibo
 from jlibo import (
     GPTS,
     GPUCB,
@@ -255,3 +256,24 @@ def test_policy_without_scores_is_abstract():
 
     with pytest.raises(TypeError, match="scores"):
         Nothing()
+
+
+def test_patience_draws_every_second_point_after_observations_without_a_new_best():
+    features = jlibo.Cosine(5)
+    phi = features(jlibo.box_grid(features, 30))
+    belief = jlibo.posterior.belief_at(
+        jlibo.posterior.init(jlibo.full_prior(features.groups), noise_std=0.1), phi
+    )
+    plain, patient = LogExpectedImprovement(0.1), LogExpectedImprovement(0.1, patience=3)
+    keys = jax.random.split(jax.random.key(0), 2)
+    rewards = [1.0, 0.5, 1.0, 0.2, 0.9, 0.1, 1.5, 0.0]  # a tie is no new best
+    draws = []
+    for place, reward in enumerate(rewards):
+        belief = jlibo.posterior.observe_candidate(belief, 3 * place, reward)
+        scores = [np.asarray(patient.scores(belief, key=key)) for key in keys]
+        draws.append(not np.array_equal(*scores))
+        if not draws[-1]:
+            np.testing.assert_array_equal(scores[0], plain.scores(belief, key=keys[0]))
+    assert draws == [False, False, False, True, False, True, False, False]
+    with pytest.raises(ValueError, match="patience"):
+        LogExpectedImprovement(0.1, patience=0)

@@ -50,6 +50,18 @@ def test_level_bounds_scores_and_keeps_their_order(scores, maximise):
         assert values.max() <= 1 + 1e-12
 
 
+@given(st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=4), st.booleans())
+def test_scores_are_recovered_from_their_level(scores, maximise):
+    """With fewer than five scores none is clipped at the median minus a multiple of the spread."""
+    values, log_unit = arrays.level(scores, maximise=maximise)
+    inverse = arrays.Level.of(scores, maximise=maximise)
+    unclipped = np.abs(values) < 1e5
+    size = np.abs(scores).max()
+    for score, value in zip(np.asarray(scores)[unclipped], values[unclipped], strict=True):
+        assert inverse.score(value) == pytest.approx(score, rel=1e-9, abs=1e-9 * size)
+    assert inverse.size(2.0) == pytest.approx(2 * math.exp(log_unit))
+
+
 @given(st.lists(st.floats(-1, 1), min_size=2, max_size=12), st.integers(-200, 200))
 def test_level_returns_the_log_of_the_divisor(scores, exponent):
     scores = [round(score, 6) for score in scores]

@@ -38,7 +38,7 @@ LEARNERS = {
     "SelfTunedMetaKGL": jlibo.SelfTunedMetaKGL(),
     "AdaptiveMetaKGL": jlibo.AdaptiveMetaKGL(num_lams=4, num_steps=4),
 }
-POLICIES = {"GPUCB": jlibo.GPUCB(2.0, 0.1), "GPTS": jlibo.GPTS(0.1)}
+POLICIES = {"GPUCB": jlibo.GPUCB(2.0, 0.1), "LogEI": jlibo.LogExpectedImprovement(0.1)}
 
 
 # --- any learner and policy ---------------------------------------------------------------------------------
@@ -73,6 +73,21 @@ def test_tuner_equals_simulation_for_every_learner_and_policy(learner, policy):
             assert [trial.explored for trial in task.trials] == result.explored[number].tolist()
         assert sum(tuner.importance().values()) == pytest.approx(1)
     assert LEARNERS[learner].__class__.__name__ in repr(tuner)
+
+
+def test_thompson_sampling_depends_on_the_seed_alone():
+    """The simulator draws with another factor of the same covariance, so its draws are different ones."""
+
+    def asked(seed):
+        tuner = jlibo.Tuner(SPACE, policy=jlibo.GPTS(0.1), candidates=CONFIGS, seed=seed, sizes=SIZES)
+        task, chosen = tuner.task("one", budget=HORIZON), []
+        for trial in task:
+            chosen.append(CONFIGS.index(trial.params))
+            task.tell(trial, VALUES[0, chosen[-1]])
+        return chosen
+
+    first, again, other = asked(0), asked(0), asked(1)
+    assert first == again and first != other and len(set(first)) == HORIZON
 
 
 def test_missing_parts_default_to_the_mode():

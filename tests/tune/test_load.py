@@ -70,7 +70,7 @@ def test_compressed_rows_equal_one_row_per_trial(mode, num_pending, outlier):
         knowledge = engine.nothing_known(model.learner, scaling, model.sizes(1, arrays.LEAST_TRIALS))
         one_by_one, log_unit = arrays.own_rows(own, maximise=True)
         values = arrays.feature_values(features, points)
-        in_base = told & (np.arange(num) < 330)  # the others have one row each
+        in_base = told & (np.arange(num) < 340)  # the others have one row each
         base = arrays.Factor.of(values[in_base].T @ values[in_base])
         compressed, same_log_unit = arrays.compressed_trials(values, base, in_base, own, maximise=True)
         assert same_log_unit == log_unit
@@ -209,10 +209,11 @@ def records(num_tasks, num_trials, explored=0):
 
 def test_past_tasks_are_bounded_in_number_and_length():
     features = SPACE.features(**SIZES)
-    tasks, trials = records(150, 3)
-    past, num_tasks = arrays.past_trials(SPACE, features, tasks, trials, maximise=True)
-    assert num_tasks == 150 and past.scores.shape == (128, arrays.LEAST_TRIALS)
-    latest, _ = arrays.past_trials(SPACE, features, tasks[22:], trials, maximise=True)
+    for count, size in ((8, 8), (9, 32), (33, 128), (129, 256), (530, 512)):
+        tasks, trials = records(count, 3)
+        past, num_tasks = arrays.past_trials(SPACE, features, tasks, trials, maximise=True)
+        assert num_tasks == count and past.scores.shape == (size, arrays.LEAST_TRIALS)
+    latest, _ = arrays.past_trials(SPACE, features, tasks[18:], trials, maximise=True)
     assert np.array_equal(past.features, latest.features)
     tasks, trials = records(1, 2000, explored=45)
     past, _ = arrays.past_trials(SPACE, features, tasks, trials, maximise=True)

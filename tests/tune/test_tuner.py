@@ -196,12 +196,14 @@ def test_choices_are_invariant_to_scale_and_shift_of_scores(factor, shift):
 
 def test_outlier_scores_do_not_prevent_optimisation():
     """A diverged fit may have a finite score of 1e30; the others can still be distinguished."""
-    tuner = jlibo.Tuner(SPACE, maximise=False)
-    task = tuner.task("new", budget=BUDGET)
-    for number in range(15):
-        trial = task.ask()
-        task.tell(trial, 1e30 if number in (1, 4) else 1 - score(trial.params))
-    assert task.best.score < 0.05
+    best = []
+    for seed in range(5):
+        task = jlibo.Tuner(SPACE, maximise=False, seed=seed).task("new", budget=BUDGET)
+        for number in range(20):
+            trial = task.ask()
+            task.tell(trial, 1e30 if number in (1, 4) else 1 - score(trial.params))
+        best.append(task.best.score)
+    assert np.median(best) < 0.03
 
 
 def test_failed_trials_are_avoided_but_not_observations():
@@ -301,7 +303,7 @@ def test_importance_ranks_the_relevant_parameter_first():
     assert tuner.importance() == {}
     teach(tuner)
     importance = tuner.importance()
-    assert set(importance) == {"alpha", "log beta", "alpha x log beta"}
+    assert set(importance) == {"alpha", "log beta"}
     assert sum(importance.values()) == pytest.approx(1)
     assert list(importance.values()) == sorted(importance.values(), reverse=True)
     assert next(iter(importance)) == "log beta" and importance["log beta"] > 0.8

@@ -35,13 +35,17 @@ from optuna.trial import FrozenTrial, TrialState
 
 from jlibo.checks import check_count, fail
 from jlibo.integrations.optuna import trials as trials_of
+from jlibo.integrations.optuna.explained import explain_study
 from jlibo.integrations.optuna.past import MemoryPast, NoPast, StudiesPast
 from jlibo.integrations.optuna.space import Coded, coded_parameter, coded_space, decode, decode_value, encode
 from jlibo.tune import arrays, modes
 from jlibo.tune.ask import Candidates, folded_key, next_config, num_forced
+from jlibo.tune.explain import NUM_AHEAD, past_of
+from jlibo.tune.explanation import Explanation
 from jlibo.tune.history import GivenHistory
 from jlibo.tune.learning import Learned, has_changed, learn_records, score_counts
 from jlibo.tune.memory.memory import Memory
+from jlibo.tune.memory.records import TrialRecord
 from jlibo.tune.model import Model, make_model
 from jlibo.tune.process import check_process
 from jlibo.tune.space import candidates
@@ -253,6 +257,48 @@ class LiBOSampler(BaseSampler):
             if problem is not None:
                 self._say(study, "past", problem)
 
+    # --- what the model expects -----------------------------------------------------------------------------
+
+    def explain(self, study: Study, num_trials: int = NUM_AHEAD) -> Explanation:
+        """Return what the model thinks of a study by now, as `jlibo.tune.TunerTask.explain` does for a task.
+
+        **Arguments:**
+
+        - `study`: a study that this sampler samples, with at least one complete trial.
+        - `num_trials`: the largest number of further trials whose gain is estimated.
+
+        **Returns:**
+
+        A `jlibo.tune.Explanation` in the units of the study's values. Parameters with a `step` have the names
+        of the memory.
+
+        **Raises:**
+
+        - `ValueError`: the study has no complete trial with a parameter of the model, or several objectives;
+          or `num_trials` is not a positive whole number.
+        """
+        check_process("LiBOSampler.explain")
+        check_count("num_trials", num_trials)
+        trials_of.sign_of(study)
+        space = coded_space(trials_of.common_distributions(_finished(study)))
+        if space is None:
+            fail("study", "one with a complete trial that has a parameter of the model", "none")
+        with self._lock:
+            model, learned = self._knowledge(study, space)
+            own = self._records(study, space)
+            tasks, trials, _ = self._past.read(study, space)
+            seed = (self._seed, learned.num_tasks)
+        return explain_study(
+            study,
+            model,
+            learned,
+            own,
+            past_of(model, tasks, trials, maximise=True),
+            Candidates(model, seed=seed, least=NUM_CANDIDATES),
+            budget=self._budget,
+            num_trials=num_trials,
+        )
+
     # --- choosing a configuration ---------------------------------------------------------------------------
 
     def _offer(self, study: Study, trial: FrozenTrial, space: SearchSpace) -> _Offer:
@@ -260,13 +306,7 @@ class LiBOSampler(BaseSampler):
         check_process("LiBOSampler")
         name = study.study_name
         model, learned = self._knowledge(study, space)
-        offers = {
-            number: offer.params
-            for (owner, number), offer in self._offers.items()
-            if owner == name and number != trial.number
-        }
-        others = [one for one in study.get_trials(deepcopy=False) if one.number != trial.number]
-        own = trials_of.records(others, space, trials_of.sign_of(study), offers=offers)
+        own = [one for one in self._records(study, space) if one.number != trial.number]
         flags = self._explored.setdefault(name, {})
         own = trials_of.with_explored(own, flags, num_forced(model, learned, self._budget))
         history = arrays.trial_arrays(arrays.unit_points(space, own), own)
@@ -284,6 +324,13 @@ class LiBOSampler(BaseSampler):
         self._offers[name, trial.number] = offer
         flags[trial.number] = chosen.is_forced
         return offer
+
+    def _records(self, study: Study, space: SearchSpace) -> list[TrialRecord]:
+        """Return the trials of a study in `space`, with scores signed so that higher is better."""
+        name = study.study_name
+        offers = {number: offer.params for (owner, number), offer in self._offers.items() if owner == name}
+        trials = study.get_trials(deepcopy=False)
+        return trials_of.records(trials, space, trials_of.sign_of(study), offers=offers)
 
     def _planned(
         self, study: Study, trial: FrozenTrial, param_name: str, distribution: BaseDistribution

@@ -1,4 +1,4 @@
-"""The dictionary of a search space: the constant, one named group per parameter and one per pair.
+"""The dictionary of a search space: the constant, a named group per parameter and per pair, a joint group.
 
 A function of the parameters is decomposed into a constant, main effects and interactions of two parameters.
 Each term is a group, so that a selection of base kernels is a selection of named parameters and pairs.
@@ -8,6 +8,7 @@ Each term is a group, so that a selection of base kernels is a selection of name
 | group 0, "1" | the constant; not penalised, see `free_groups` |
 | group "alpha" | phi_j of one parameter: cosines cos(i pi u), or contrasts of the choices |
 | group "alpha x log beta" | phi_j of a pair: all products of the first functions of the two |
+| group "joint" | functions of all parameters together, for the rest; see `rest_groups` |
 | each group's sum of squares <= 1 | k_j(x, x) <= 1 |
 """
 
@@ -24,6 +25,7 @@ from jaxtyping import Array, Float
 
 from jlibo.checks import check_count, did_you_mean, fail
 from jlibo.features.base import AbstractFeatures
+from jlibo.tune.space.joint import JointFeatures, joint_features
 from jlibo.tune.space.parameters import Categorical, Parameter
 from jlibo.tune.space.space import SearchSpace
 
@@ -54,8 +56,10 @@ class SpaceFeatures(AbstractFeatures):
     - `groups`: the group of each feature.
     - `names`: the name of each group.
     - `free_groups`: the groups without a penalty: group 0, the constant.
+    - `rest_groups`: the joint group, if there is one.
     - `cosines`, `contrasts`: the functions in the table, as pairs of indices.
-    - `factors`, `scales`: the two table entries and the weight of each feature.
+    - `factors`, `scales`: the two table entries and the weight of each feature but those of the joint group.
+    - `joint`: the features of the joint group, or None.
 
     ```python
     import jax.numpy as jnp
@@ -79,6 +83,7 @@ class SpaceFeatures(AbstractFeatures):
     contrasts: tuple[Function, ...] = eqx.field(static=True)
     factors: tuple[tuple[int, int], ...] = eqx.field(static=True)
     scales: tuple[float, ...] = eqx.field(static=True)
+    joint: JointFeatures | None
 
     def evaluate(self, point: Float[Array, " dim"]) -> Float[Array, " features"]:
         parts = [jnp.ones(1, point.dtype)]
@@ -90,7 +95,8 @@ class SpaceFeatures(AbstractFeatures):
         table = jnp.concatenate(parts)
         left, right = np.asarray(self.factors, np.int32).T
         products = _take(table, left) * _take(table, right)
-        return products * jnp.asarray(self.scales, point.dtype)
+        products = products * jnp.asarray(self.scales, point.dtype)
+        return products if self.joint is None else jnp.concatenate([products, self.joint(point)])
 
 
 def space_features(
@@ -99,14 +105,16 @@ def space_features(
     num_basis: int = 6,
     num_pair_basis: int = 3,
     interactions: bool | Iterable[tuple[str, str]] = True,
+    num_joint: int = 0,
 ) -> SpaceFeatures:
     """Return the feature map of `space`: the constant, a group per parameter and a group per pair.
 
     A `Float` or `Int` has `num_basis` functions, the cosines cos(i pi u) with weights proportional to 1 / i.
     An `Int` with k values has at most k - 1, which with the constant span all functions of it. A
     `Categorical` with k choices has k - 1 orthonormal contrasts, which are constant on each choice, so that
-    all choices are equally far apart. A pair has all products of the functions of its two parameters. Each
-    group is scaled to k_j(x, x) <= 1.
+    all choices are equally far apart. A pair has all products of the functions of its two parameters. With
+    `num_joint`, a last group has the features of a Matern-5/2 kernel of all parameters. Each group is scaled
+    to k_j(x, x) <= 1.
 
     **Arguments:**
 
@@ -115,6 +123,8 @@ def space_features(
     - `num_pair_basis`: how many functions of a `Float` or `Int` enter the products of a pair, at most
       `num_basis`. All functions of a `Categorical` do.
     - `interactions`: True for all pairs, False for none, or a list of the pairs of names to keep.
+    - `num_joint`: the number of inducing points of the joint group; 0 for no joint group. The group is not
+      selected or dropped; see `AbstractFeatures.rest_groups`.
 
     **Returns:**
 
@@ -137,6 +147,7 @@ def space_features(
         fail("space", "a SearchSpace", f"{space!r} ({type(space).__name__})")
     check_count("num_basis", num_basis)
     check_count("num_pair_basis", num_pair_basis)
+    check_count("num_joint", num_joint, at_least=0)
     pairs = _choose_pairs(space, interactions)
     parameters = tuple(space.values())
     in_pairs = min(num_basis, num_pair_basis)
@@ -159,17 +170,26 @@ def space_features(
     num_features = sum(map(len, blocks))
     if num_features > MANY_FEATURES:
         warnings.warn(_advice(parameters, num_basis, in_pairs, pairs), LargeDictionaryWarning, stacklevel=2)
+    joint = None
+    if num_joint > 0:
+        counts = [one.num_values if isinstance(one, Categorical) else 0 for one in parameters]
+        joint = joint_features(tuple(counts), num_joint)
+    num_groups = len(blocks)
+    groups = [group for group, block in enumerate(blocks) for _ in block]
     return SpaceFeatures(
         space=space,
         lower=(0.0,) * len(space),
         upper=(1.0,) * len(space),
-        groups=tuple(group for group, block in enumerate(blocks) for _ in block),
-        names=_group_names(space, pairs),
-        free_groups=(0,),  # the constant: a penalty on it would shrink the mean of the scores
+        groups=(*groups, *(num_groups for _ in range(joint.num_features if joint else 0))),
+        names=_group_names(space, pairs, has_joint=joint is not None),
+        # The constant: a penalty on it would shrink the mean of the scores.
+        free_groups=(0,) if joint is None else (0, num_groups),
+        rest_groups=() if joint is None else (num_groups,),
         cosines=cosines,
         contrasts=contrasts,
         factors=tuple(factors for block in blocks for factors, _ in block),
         scales=tuple(scale for block in blocks for _, scale in block),
+        joint=joint,
     )
 
 
@@ -214,11 +234,14 @@ def _weights(parameter: Parameter, most: int) -> list[float]:
     return (decay / np.linalg.norm(decay)).tolist()
 
 
-def _group_names(space: SearchSpace, pairs: Sequence[tuple[int, int]]) -> tuple[str, ...]:
+def _group_names(space: SearchSpace, pairs: Sequence[tuple[int, int]], *, has_joint: bool) -> tuple[str, ...]:
     plain = [f"log {name}" if space[name].log else name for name in space]
     # A parameter may itself be named "1", "log a" or "a x b". Quotes then make the group names unique.
     quoted = [f"log {name!r}" if space[name].log else repr(name) for name in space]
-    answers = [("1", *mains, *(f"{mains[a]} x {mains[b]}" for a, b in pairs)) for mains in (plain, quoted)]
+    last = ("joint",) if has_joint else ()
+    answers = [
+        ("1", *mains, *(f"{mains[a]} x {mains[b]}" for a, b in pairs), *last) for mains in (plain, quoted)
+    ]
     return next((names for names in answers if len(set(names)) == len(names)), answers[-1])
 
 
