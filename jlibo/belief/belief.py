@@ -218,6 +218,7 @@ def complete(
     lost_products: Float[Array, "2 2"],
     num_lost: Float[Array, ""],
     best_reward: Float[Array, ""],
+    num_since_best: Int[Array, ""],
 ) -> RunningBelief:
     """Add the part of many observations that compressed rows leave out. Call it after `observe` of the rows.
 
@@ -229,6 +230,7 @@ def complete(
     - `lost_products`: products of the columns of rewards and of ones, summed over the rows without features.
     - `num_lost`: number of observations minus number of rows observed.
     - `best_reward`: the largest reward.
+    - `num_since_best`: number of observations after it.
     """
 
     unit = divisor(jnp.asarray(running.unit))
@@ -252,7 +254,7 @@ def complete(
                 one.log_determinant + num_lost * jnp.log(variance),
                 posterior.best_reward.at[1].set(best_reward / unit),
                 posterior.num_observations + num_lost.astype(jnp.int32),
-                jnp.zeros_like(posterior.num_since_best),  # not known from compressed rows
+                posterior.num_since_best.at[1].set(num_since_best),
             ),
         )
 

@@ -322,6 +322,7 @@ def compressed_trials(
         np.asarray(in_base.sum() - size, dtype),
         Moments(jnp.asarray(count, dtype), jnp.asarray(mean, dtype), jnp.asarray(squares, dtype), unit),
         np.asarray(levelled.max() if count else -np.inf, dtype),
+        np.asarray(count - 1 - np.argmax(levelled) if count else 0, np.int32),
     )
     return OwnTrials(rows.astype(dtype), targets[:, 0].astype(dtype), told, pending, compressed), log_unit
 

@@ -57,6 +57,8 @@ class Compressed(eqx.Module):
     """The number of told trials minus the number of rows for them."""
     moments: Moments
     best: Float[Any, ""]
+    num_since_best: Int[Any, ""]
+    """Told trials after the first one with the best score."""
 
 
 @final
@@ -187,7 +189,8 @@ def condition(
     if compressed is None:
         moments = Moments.of(trials.scores, trials.told)
     else:
-        state = running.complete(state, compressed.lost_products, compressed.num_lost, compressed.best)
+        lost = (compressed.lost_products, compressed.num_lost)
+        state = running.complete(state, *lost, compressed.best, compressed.num_since_best)
         moments = compressed.moments
     past = knowledge.scales
     scales = PastScales(past.total - past.num_tasks * log_units, past.num_tasks)

@@ -93,8 +93,8 @@ def test_thompson_sampling_depends_on_the_seed_alone():
 def test_missing_parts_default_to_the_mode():
     paper = make_model(SPACE, mode="paper", learner=LEARNERS["MetaKeL"], sizes=SIZES)
     assert isinstance(paper.policy, jlibo.GPUCB) and paper.learner is LEARNERS["MetaKeL"]
-    adaptive = make_model(SPACE, policy=POLICIES["GPTS"], sizes=SIZES)
-    assert isinstance(adaptive.learner, jlibo.AdaptiveMetaKGL) and adaptive.policy is POLICIES["GPTS"]
+    adaptive = make_model(SPACE, policy=POLICIES["LogEI"], sizes=SIZES)
+    assert isinstance(adaptive.learner, jlibo.AdaptiveMetaKGL) and adaptive.policy is POLICIES["LogEI"]
 
 
 @pytest.mark.parametrize(
