@@ -8,6 +8,7 @@ from jlibo.tune import Explanation, Tuner
 from tests.integrations.studies import DISTRIBUTIONS, SPACE, loss, objective, random_study
 
 
+@pytest.mark.slow
 def test_study_is_explained_in_its_own_units():
     found = {}
     for direction, sign in (("minimize", 1.0), ("maximize", -1.0)):

@@ -100,6 +100,7 @@ def test_norm_of_a_kernel_average():
     np.testing.assert_allclose(theory.norm_of(prior, 3.0), theory.kernel_norm(3.0, 4))
 
 
+@pytest.mark.slow
 def test_every_meta_learner_can_be_measured():
     agents = {
         "libo": lambda env: jlibo.MetaKGL(lam=0.1, omega=0.1),

@@ -354,6 +354,7 @@ def test_nothing_is_recompiled_and_ask_does_not_explain(monkeypatch, count_trace
     assert looks.count == 2  # `outlook` and `insight`, once each
 
 
+@pytest.mark.slow
 def test_float32_agrees_with_float64():
     pairs = [(params, 1e4 + score(params)) for params in CONFIGS[:25]]
 

@@ -49,7 +49,7 @@ def bumps(seed):
     return lambda params: float(sizes @ np.cos(waves @ SPACE.to_unit(params) + phases))
 
 
-@pytest.mark.parametrize("noise", [0.0, 0.3])
+@pytest.mark.parametrize("noise", [0.0, pytest.param(0.3, marks=pytest.mark.slow)])
 def test_does_not_stop_in_the_first_trials_on_hard_functions(noise):
     """The standard deviation of these functions is about 0.8."""
     counts = []
