@@ -215,7 +215,8 @@ def tuner_summarise(features, scores, explored, present):
 def tuner_suggest(features, scores, told, pending, candidates, data, is_compressed=False):
     zero = jnp.zeros((), scores.dtype)
     moments = Moments(zero, zero, zero, zero)
-    rest = engine.Compressed(scores, jnp.zeros((2, 2), scores.dtype), zero, moments, zero)
+    none = jnp.zeros((), jnp.int32)
+    rest = engine.Compressed(scores, jnp.zeros((2, 2), scores.dtype), zero, moments, zero, none)
     learner, scaling = LEARNERS["AdaptiveMetaKGL"], jlibo.Standardise()
     knowledge = engine.nothing_known(learner, scaling, SIZES)
     return engine.suggest(
