@@ -4,7 +4,6 @@
 |-------------------|---------------------------------------------------------------------------------------|
 | `start`           | belief of a prior before any reward                                                   |
 | `observe`         | condition on a reward at a candidate                                                  |
-| `after`           | belief of a prior after many observations at once                                     |
 | `observe_pending` | reduce the variance as for an observation whose reward is not known yet               |
 | `at`              | the same belief at other points                                                       |
 | `in_units`        | mean and variance in given units, as a policy sees them                               |
@@ -28,12 +27,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from jlibo.belief import posterior as gp
 from jlibo.belief.moments import Units, divisor, larger_unit, likeliest_units, times, unit_of
-from jlibo.belief.prior import Prior, PriorMixture, semidefinite_cholesky
-from jlibo.belief.whitening import whiten
+from jlibo.belief.prior import Prior, PriorMixture
 from jlibo.checks import ArrayLike
 
 
@@ -77,9 +75,9 @@ def start(
         posterior = eqx.tree_at(
             lambda p: (p.mean, p.best_reward, p.log_marginal_likelihood, p.num_since_best),
             posterior,
-            (_first_of(one.mean, num_columns), zeros - jnp.inf, zeros, jnp.zeros(num_columns, jnp.int32)),
+            (first_column(one.mean, num_columns), zeros - jnp.inf, zeros, jnp.zeros(num_columns, jnp.int32)),
         )
-        belief = gp.Belief(_first_of(mean, num_columns), variance, features, posterior)
+        belief = gp.Belief(first_column(mean, num_columns), variance, features, posterior)
         unit = None if num_columns == 1 else jnp.zeros((), mean.dtype)
         return RunningBelief(belief, jnp.outer(zeros, zeros), jnp.zeros_like(mean[0]), None, unit)
 
@@ -141,76 +139,6 @@ def _in_new_unit(running: RunningBelief, change: Float[Array, " columns"]) -> Ru
         running,
         replace_fn=lambda leaf: times(leaf, change),
     )
-
-
-@final
-class Observations(eqx.Module):
-    """Observations of one task, padded. A row is told (it has a reward), pending, or padding."""
-
-    features: Float[Array, "rows features"]
-    rewards: Float[Array, " rows"]
-    told: Bool[Array, " rows"]
-    pending: Bool[Array, " rows"]
-    constants: Float[Array, " rows"]
-    """The targets of the third column: ones, or their transform for compressed rows; see `complete`."""
-
-
-def after(
-    prior: Prior | PriorMixture,
-    observations: Observations,
-    points: Float[Array, "points features"],
-    noise_std: Float[ArrayLike, ""],
-) -> RunningBelief:
-    """Return the belief at `points` after all observations, with three columns.
-
-    It equals `start`, `observe` of the told rows and `observe_pending` of the pending ones, up to round-off.
-    The cost is that of matrix products: O(rows * features^2 + points * features^2).
-    """
-    # Pending rows come last. Their rewards then have no influence on the whitened rows before them.
-    order = jnp.argsort(observations.pending, stable=True)
-    seen = jax.tree.map(lambda leaf: leaf[order], observations)
-    rewards = jnp.where(seen.told, seen.rewards, 0)
-    unit = unit_of(jnp.abs(rewards).max(initial=0))
-    rows = jnp.where((seen.told | seen.pending)[:, None], seen.features, 0)
-    targets = jnp.stack([jnp.zeros_like(rewards), rewards / divisor(unit), seen.constants])
-    candidates_for_best = jnp.where(seen.told, targets, -jnp.inf)
-    best = candidates_for_best.max(1, initial=-jnp.inf)
-    is_later = jnp.arange(len(rewards)) > jnp.argmax(candidates_for_best, axis=1)[:, None]
-    num_since_best = (is_later & seen.told).sum(1).astype(jnp.int32)
-
-    def after_one(one: Prior) -> RunningBelief:
-        dtype = one.mean.dtype
-        variance = one.variance(points)
-        noise = jnp.asarray(noise_std if one.noise_std is None else one.noise_std, dtype)
-        noise = gp.held_noise(noise, variance.max(initial=0))
-        first = _first_of(one.mean, 3)
-        columns = jnp.where(seen.told, targets - _combine(first, rows.T), 0)
-        fit = whiten(one, noise, rows, columns)
-        residual = jnp.where(seen.told, fit.columns, 0)
-        mean = first + _combine(residual, fit.images)
-        variance = variance - (_combine(points, fit.images.T) ** 2).sum(-1)
-        log_variance = -2 * jnp.log(jnp.diagonal(fit.whitening))
-        gain = jnp.where(seen.told | seen.pending, log_variance - 2 * jnp.log(noise), 0)
-        covariance = one.covariance if one.covariance.ndim == 2 else jnp.diag(one.covariance)
-        posterior = gp.Posterior(
-            mean=mean,
-            # Only policies that draw functions use the factor. Otherwise the compiler removes it.
-            factor=semidefinite_cholesky(covariance - _combine(fit.images.T, fit.images)),
-            noise_std=noise,
-            log_marginal_likelihood=jnp.zeros(3, dtype),
-            information_gain=0.5 * gain.sum(),
-            best_reward=best,
-            num_observations=seen.told.sum().astype(jnp.int32),
-            num_since_best=num_since_best,
-        )
-        belief = gp.Belief(_combine(mean, points.T), jnp.maximum(variance, 0), points, posterior)
-        log_determinant = jnp.where(seen.told, log_variance, 0).sum()
-        return RunningBelief(belief, _combine(residual, residual.T), log_determinant, None, unit)
-
-    if isinstance(prior, Prior):
-        return after_one(prior)
-    running = jax.vmap(after_one, out_axes=COMPONENTS)(prior.components)
-    return eqx.tree_at(lambda c: c.log_weights, running, prior.log_weights, is_leaf=lambda leaf: leaf is None)
 
 
 def complete(
@@ -406,7 +334,8 @@ def with_features(running: RunningBelief, features: Float[Array, "points feature
     return eqx.tree_at(lambda c: c.belief.features, running, features, is_leaf=lambda leaf: leaf is None)
 
 
-def _first_of(values: Array, num_columns: int) -> Array:
+def first_column(values: Array, num_columns: int) -> Array:
+    """Return columns of zeros but for the first, which is `values`."""
     return jnp.zeros((num_columns, *values.shape), values.dtype).at[0].set(values)
 
 

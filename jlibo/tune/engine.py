@@ -21,6 +21,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jlibo.belief import belief as running
 from jlibo.belief.moments import Moments, Units
+from jlibo.belief.observations import Observations, after
 from jlibo.belief.prior import Prior, PriorMixture
 from jlibo.belief.scaling import PastScales, Standardise
 from jlibo.envs.base import Task
@@ -184,8 +185,8 @@ def condition(
     """
     compressed = trials.compressed
     ones = jnp.ones_like(trials.scores) if compressed is None else compressed.ones
-    observations = running.Observations(trials.features, trials.scores, trials.told, trials.pending, ones)
-    state = running.after(knowledge.prior, observations, points, noise_std)
+    observations = Observations(trials.features, trials.scores, trials.told, trials.pending, ones)
+    state = after(knowledge.prior, observations, points, noise_std)
     if compressed is None:
         moments = Moments.of(trials.scores, trials.told)
     else:

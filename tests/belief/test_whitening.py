@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from jlibo import Prior, mixture
-from jlibo.belief import belief as running
 from jlibo.belief.moments import Units
+from jlibo.belief.observations import Observations, after
 from jlibo.belief.whitening import BLOCK, inverse_cholesky
 from tests.belief.observed import (
     NOISE,
@@ -66,14 +66,14 @@ def test_all_observations_at_once_equal_one_at_a_time(name, dtype, rtol):
     )
     for place in np.flatnonzero(pending):
         one_by_one = expect(one_by_one, indices[place])
-    observations = running.Observations(
+    observations = Observations(
         jnp.asarray(features, dtype),
         jnp.asarray(rewards, dtype),
         jnp.asarray(told),
         jnp.asarray(pending),
         jnp.ones(NUM_ROWS, dtype),
     )
-    at_once = quick_jit(running.after)(prior, observations, points, NOISE)
+    at_once = quick_jit(after)(prior, observations, points, NOISE)
     units = Units(jnp.asarray(4.0, dtype), jnp.asarray(15.0, dtype))
     expected, answer = belief_in(one_by_one, units), belief_in(at_once, units)
     close(answer.mean, expected.mean, rtol=rtol, atol=rtol)
@@ -89,11 +89,11 @@ def test_all_observations_at_once_equal_one_at_a_time(name, dtype, rtol):
 
 def test_no_observation_gives_the_prior():
     nothing = np.zeros(4, bool)
-    observations = running.Observations(
+    observations = Observations(
         jnp.asarray(PHI[:4]), jnp.full(4, jnp.nan), jnp.asarray(nothing), jnp.asarray(nothing), jnp.ones(4)
     )
     prior = PRIORS["mixture"]
-    at_once = quick_jit(running.after)(prior, observations, jnp.asarray(PHI), NOISE)
+    at_once = quick_jit(after)(prior, observations, jnp.asarray(PHI), NOISE)
     units = Units(jnp.asarray(0.0), jnp.asarray(1.0))
     expected = belief_in(start(prior, jnp.asarray(PHI), NOISE, num_columns=3), units)
     answer = belief_in(at_once, units)
