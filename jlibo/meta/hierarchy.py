@@ -70,11 +70,10 @@ def fit_hierarchy(
     """
     if len(past.is_done) > FEW_TASKS:
         # The first steps need few tasks, because they are far from the result in any case.
-        first = sample_tasks(past, FEW_TASKS)
-        start = _em(
-            first, start, wide, max(num_steps - LAST_STEPS, 0), covariance_tasks, mean_tasks, noise_std
-        )
-        num_steps = LAST_STEPS
+        last = min(num_steps, LAST_STEPS)
+        few = sample_tasks(past, FEW_TASKS)
+        start = _em(few, start, wide, num_steps - last, covariance_tasks, mean_tasks, noise_std)
+        num_steps = last
     fitted = _em(past, start, wide, num_steps, covariance_tasks, mean_tasks, noise_std)
     scale = 1 + 1 / (past.is_done.sum() + mean_tasks)
     return eqx.tree_at(lambda prior: prior.covariance, fitted, fitted.covariance * scale)

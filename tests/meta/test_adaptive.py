@@ -20,7 +20,7 @@ from jlibo.belief.scaling import Standardise
 from jlibo.meta import RunSizes, TaskData
 from jlibo.meta.base import selected_prior
 from jlibo.meta.hierarchy import NOISE_ROWS, UNIT_REWARDS, fit_hierarchy
-from jlibo.meta.past import PastTasks, no_past, remember
+from jlibo.meta.past import PastTasks, no_past, remember, sample_tasks
 from jlibo.meta.selection import choose_support
 from jlibo.solver.solution import Status
 from tests.belief.observed import likeliest_units, unit_likelihood
@@ -170,6 +170,18 @@ def test_compressed_rows_give_the_same_fit():
     assert past.features.shape == (NUM_TASKS, NUM_FEATURES, NUM_FEATURES)
     whole, short = fit(as_past(features, targets), 4), fit(past, 4)
     jax.tree.map(partial(close, atol=1e-9), whole, short)
+
+
+@pytest.mark.parametrize("num_done", [3, 10, 37])
+def test_sample_is_evenly_spaced_over_the_finished_tasks(num_done):
+    features, targets, _ = draw_past(num_tasks=40, num_rows=3)
+    past = as_past(features, targets)
+    past = eqx.tree_at(lambda p: p.is_done, past, (jnp.arange(40) < num_done).astype(float))
+    few = sample_tasks(past, 10)
+    assert few.is_done.sum() == min(num_done, 10)
+    places = [int(np.flatnonzero((targets == one).all(1))[0]) for one in np.asarray(few.targets)]
+    assert len(set(places)) == 10 and np.ptp(np.diff(places)) <= 1 and places[0] == 0
+    assert sample_tasks(past, 40) is past
 
 
 # --- selection ---
