@@ -178,7 +178,8 @@ def read_problems(arguments: argparse.Namespace) -> list[Problem]:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise tables.TableError(f"two tables have the name {twice[0]}; rename one of the files")
-    sizes = dict(num_tasks=arguments.tasks, num_configs=arguments.configs, seed=arguments.seed)
+    sizes = dict(num_tasks=arguments.tasks, skip_tasks=arguments.skip_tasks)
+    sizes |= dict(num_configs=arguments.configs, seed=arguments.seed)
     return [thin(problem, **sizes) for problem in problems]
 
 
@@ -207,6 +208,13 @@ def read_arguments(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--minimise", action="store_true", help="less of the CSV file's metric is better")
     parser.add_argument("--configs", type=int, default=400, help="configurations a table (%(default)s)")
     parser.add_argument("--tasks", type=int, help="tasks a table, drawn at random (all)")
+    parser.add_argument(
+        "--skip-tasks",
+        type=int,
+        default=0,
+        metavar="N",
+        help="leave out the first N tasks of that draw, on which settings were chosen (%(default)s)",
+    )
     parser.add_argument("--methods", nargs="+", choices=METHODS, metavar="NAME", help=", ".join(METHODS))
     parser.add_argument("--regimes", nargs="+", choices=regimes.REGIMES, default=list(regimes.REGIMES))
     parser.add_argument("--orders", type=int, default=20, help="random orders of the tasks (%(default)s)")

@@ -100,9 +100,17 @@ def encode(space: SearchSpace, points: np.ndarray) -> np.ndarray:
 
 
 def thin(
-    problem: Problem, *, num_tasks: int | None = None, num_configs: int | None = None, seed: int = 0
+    problem: Problem,
+    *,
+    num_tasks: int | None = None,
+    skip_tasks: int = 0,
+    num_configs: int | None = None,
+    seed: int = 0,
 ) -> Problem:
     """Return a problem with at most so many tasks and configurations, drawn at random.
+
+    The tasks follow each other in one random order, of which the first `skip_tasks` are left out. Two
+    problems with `num_tasks=n` and with `skip_tasks=n` therefore have no task in common.
 
     Tasks that share their configurations keep the same ones. Otherwise each task keeps `num_configs` of its
     available ones.
@@ -110,9 +118,12 @@ def thin(
     rng = np.random.default_rng((seed, 4))
     tasks = np.arange(problem.num_tasks)
     notes = list(problem.notes)
-    if num_tasks is not None and num_tasks < problem.num_tasks:
-        tasks = np.sort(rng.permutation(problem.num_tasks)[:num_tasks])
-        notes.append(f"{num_tasks} of its {problem.num_tasks} tasks")
+    if skip_tasks >= problem.num_tasks:
+        raise ValueError(f"{problem.name} has {problem.num_tasks} tasks, so {skip_tasks} cannot be skipped")
+    if skip_tasks or (num_tasks is not None and num_tasks < problem.num_tasks):
+        tasks = np.sort(rng.permutation(problem.num_tasks)[skip_tasks:][:num_tasks])
+        skipped = f", none of the first {skip_tasks}" if skip_tasks else ""
+        notes.append(f"{len(tasks)} of its {problem.num_tasks} tasks{skipped}")
     values = problem.values[tasks]
     points = problem.points if problem.shared else problem.points[tasks]
     if num_configs is not None and num_configs < problem.num_configs:
