@@ -29,6 +29,7 @@ from jlibo.lifelong.exploration import explore_once
 from jlibo.lifelong.one_task import split_task_key
 from jlibo.meta import AbstractMetaLearner, RunSizes, TaskData, fit_hierarchy
 from jlibo.meta.base import selected_prior
+from jlibo.meta.hierarchy import PART_TASKS
 from jlibo.meta.past import PastTasks, remember_all
 from jlibo.meta.rows import settled
 from jlibo.policies.base import AbstractPolicy
@@ -156,7 +157,15 @@ def _history(
     """Return the past tasks as rows, each task in its own units, and the scales of these units."""
 
     tasks = TaskData(past.features, past.scores, past.explored, past.present)
-    data, units = jax.vmap(lambda task: settled(task, scaling, noise_std, sizes))(tasks)
+
+    def in_units(task: TaskData):
+        data, units = settled(task, scaling, noise_std, sizes)
+        return data.rewards, units
+
+    # In parts, because the systems of equations of all tasks at once take several times the memory of the
+    # data.
+    scores, units = jax.lax.map(in_units, tasks, batch_size=PART_TASKS)
+    data = eqx.tree_at(lambda data: data.rewards, tasks, scores)
     history = remember_all(data, past.present.any(1), learner.data, sizes)
     known = past.present.any(1) & (units.scale > 0)
     # In logarithms, because the scores may have been divided by numbers such as 1e300.
