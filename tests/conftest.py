@@ -42,6 +42,11 @@ jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_compilation_cache_dir", None)  # overrides the environment variable
 jax.config.update("jax_numpy_dtype_promotion", "standard")  # third parties need it; see `strict_promotion`
 
+# Tracing makes many long-lived objects, which the default thresholds visit again and again.
+gc.collect()
+gc.freeze()
+gc.set_threshold(20_000, 50, 50)
+
 hypothesis.settings.register_profile(
     "ci",
     deadline=None,

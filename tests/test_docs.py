@@ -12,7 +12,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
-import jax
 import pytest
 
 ROOT = Path(__file__).parent.parent
@@ -72,19 +71,11 @@ def page_id(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
 
 
-@pytest.fixture
-def quick_compilation():
-    """Reduce the optimisation by XLA, because these programs run once."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
 # --- code ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if python_blocks(page)], ids=page_id)
-def test_python_blocks_run(page, quick_compilation, tmp_path, monkeypatch):
+def test_python_blocks_run(page, tmp_path, monkeypatch):
     import matplotlib.pyplot as plt
 
     monkeypatch.chdir(tmp_path)

@@ -1,5 +1,11 @@
-"""The notebooks run as scripts at a small size, and the executed notebooks have the same cells."""
+"""The notebooks run as scripts at a small size, and the executed notebooks have the same cells.
 
+Notebooks whose programs take long to compile run with the slow tests. The quick tests check that all names
+and arguments that they use exist.
+"""
+
+import ast
+import inspect
 import os
 import re
 import subprocess
@@ -13,6 +19,11 @@ import pytest
 FOLDER = Path(__file__).parent.parent / "notebooks"
 SCRIPTS = sorted(FOLDER.glob("*.py"))
 MAX_BYTES = 400_000
+LONG = ("02_reproduce_the_paper", "04_lifelong_automl", "07_the_theory_computed")
+RUNS = [
+    pytest.param(script, id=script.stem, marks=[pytest.mark.slow] if script.stem in LONG else [])
+    for script in SCRIPTS
+]
 
 
 def script_id(path):
@@ -20,9 +31,17 @@ def script_id(path):
 
 
 @pytest.fixture(scope="module")
-def processes(tmp_path_factory):
-    """Run all scripts concurrently, each in a separate process, with little optimisation by XLA."""
-    folder = tmp_path_factory.mktemp("notebooks")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("notebooks")
+
+
+def test_notebooks_exist():
+    assert SCRIPTS
+
+
+@pytest.mark.parametrize("script", RUNS)
+def test_script_runs_at_small_size(script, folder):
+    """In a separate process, with little optimisation by XLA."""
     environment = os.environ | {
         "JLIBO_NOTEBOOK_SMALL": "1",
         "MPLBACKEND": "Agg",
@@ -31,30 +50,80 @@ def processes(tmp_path_factory):
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "1",
         "PYTHONPATH": os.pathsep.join([str(FOLDER.parent), os.environ.get("PYTHONPATH", "")]),
     }
-    started = {}
-    for script in SCRIPTS:
-        output = (folder / f"{script.stem}.txt").open("w+")
-        process = subprocess.Popen(
-            [sys.executable, str(script)], cwd=folder, env=environment, stdout=output, stderr=output
-        )
-        started[script] = process, output
-    yield started
-    for process, output in started.values():
-        process.kill()
-        process.wait()
-        output.close()
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=250,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-4000:]
 
 
-def test_notebooks_exist():
-    assert SCRIPTS
+def library_uses(tree):
+    """The attributes and calls in a script that start at a name imported from the library.
+
+    Yields the dotted name, the object that the import binds, and the call, or None for an attribute.
+    """
+    names = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            module = getattr(node, "module", None) or node.names[0].name
+            if module.split(".")[0] == "jlibo":
+                exec(compile(ast.Module([node], []), "imports", "exec"), names)
+    stored = {
+        node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    }
+
+    def root_of(node):
+        while isinstance(node, ast.Attribute):
+            node = node.value
+        return node.id if isinstance(node, ast.Name) else None
+
+    for node in ast.walk(tree):
+        used = node.func if isinstance(node, ast.Call) else node
+        root = root_of(used)
+        if root in names and root not in stored:
+            yield ast.unparse(used), names[root], node if isinstance(node, ast.Call) else None
+
+
+def check_uses(text):
+    """Check that names exist and calls fit their signatures; return how many calls were checked."""
+    count = 0
+    for name, value, call in library_uses(ast.parse(text)):
+        for part in name.split(".")[1:]:
+            value = getattr(value, part)
+        if call is None or not callable(value) or any(isinstance(arg, ast.Starred) for arg in call.args):
+            continue
+        given = [keyword.arg for keyword in call.keywords]
+        signature, options = inspect.signature(value), dict.fromkeys(filter(None, given))
+        # `**rest` may hold any of the arguments that are missing.
+        (signature.bind_partial if None in given else signature.bind)(*call.args, **options)
+        count += 1
+    return count
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=script_id)
-def test_script_runs_at_small_size(script, processes):
-    process, output = processes[script]
-    code = process.wait(timeout=250)
-    output.seek(0)
-    assert code == 0, output.read()[-4000:]
+def test_names_and_arguments_in_scripts_exist(script):
+    assert check_uses(script.read_text(encoding="utf-8")) > 5
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("import jlibo\njlibo.Cosin(3)", AttributeError),
+        ("from jlibo import theory\ntheory.plans", AttributeError),
+        ("import jlibo\njlibo.Cosine(3, dims=2)", TypeError),
+        ("import jlibo\njlibo.MetaKGL(0.1, 0.2, **rest)\njlibo.GPUCB()", TypeError),
+        ("from jlibo.experiments import find\nfind()", TypeError),
+    ],
+)
+def test_wrong_names_and_arguments_are_detected(text, error):
+    with pytest.raises(error):
+        check_uses(text)
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=script_id)

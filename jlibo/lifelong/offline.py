@@ -98,6 +98,25 @@ def run_offline(
         dtype=candidate_features.dtype,
     )
 
+    learners = tuple(meta_learners.values())
+    results = _learn_and_play(env, policy, learners, candidate_features, sizes, horizon=horizon, key=key)
+    return dict(zip(meta_learners, results, strict=True))
+
+
+@eqx.filter_jit
+def _learn_and_play(
+    env: AbstractEnv,
+    policy: AbstractPolicy,
+    learners: tuple[AbstractMetaLearner, ...],
+    candidate_features: Float[Array, "candidates features"],
+    sizes: RunSizes,
+    *,
+    horizon: int,
+    key: PRNGKeyArray,
+) -> list[OfflineResult]:
+    # Jitted, because a scan outside of `jit` is recompiled at every call.
+    num_tasks, num_rows = sizes.num_tasks, sizes.horizon
+
     def learn(states, index):
         draws = draw_task(env, index, num_rows, key=key)
         data = TaskData(
@@ -105,14 +124,16 @@ def run_offline(
             rewards=draws.task.values[draws.exploration] + draws.noise,
             explored=jnp.ones(num_rows, bool),
         )
-        new_states, priors, infos = {}, [], {}
-        for name, learner in meta_learners.items():
-            new_states[name], infos[name] = learner.update(states[name], data, sizes)
-            check_state(learner, states[name], new_states[name])
-            priors.append(learner.prior(new_states[name], sizes))
+        new_states, priors, infos = [], [], []
+        for learner, state in zip(learners, states, strict=True):
+            new_state, info = learner.update(state, data, sizes)
+            check_state(learner, state, new_state)
+            new_states.append(new_state)
+            infos.append(info)
+            priors.append(learner.prior(new_state, sizes))
         return new_states, (in_one_shape(priors, policy.noise_std), infos)
 
-    states = {name: learner.init(sizes) for name, learner in meta_learners.items()}
+    states = [learner.init(sizes) for learner in learners]
     _, (priors, infos) = jax.lax.scan(learn, states, jnp.arange(num_tasks))
     test = draw_task(env, jnp.asarray(num_tasks), horizon, key=key)
 
@@ -121,14 +142,7 @@ def run_offline(
 
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *priors)
     regret = jax.vmap(jax.vmap(play))(stacked)
-    return {
-        name: OfflineResult(
-            regret[number],
-            infos[name].support,
-            infos[name].fell_back,
-            infos[name].status,
-            infos[name].gap,
-            infos[name].num_steps,
-        )
-        for number, name in enumerate(meta_learners)
-    }
+    return [
+        OfflineResult(regret[number], info.support, info.fell_back, info.status, info.gap, info.num_steps)
+        for number, info in enumerate(infos)
+    ]

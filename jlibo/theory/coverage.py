@@ -17,7 +17,7 @@ from typing import Any, Literal, final
 import equinox as eqx
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jlibo.belief import belief as running
 from jlibo.belief.moments import Moments
@@ -29,7 +29,7 @@ from jlibo.envs import AbstractEnv
 from jlibo.features import AbstractFeatures
 from jlibo.lifelong.one_task import TaskResult, draw_task, run_task
 from jlibo.lifelong.play import plan_agents
-from jlibo.meta import AbstractMetaLearner, TaskData
+from jlibo.meta import AbstractMetaLearner, RunSizes, TaskData
 from jlibo.policies import AbstractPolicy
 from jlibo.policies.gp_ucb import kernel_width
 from jlibo.policies.oful import ellipsoid_width
@@ -160,32 +160,58 @@ def measure_coverage(
     plan = plan_agents(env, features, meta_learners, num_tasks=num_tasks, horizon=horizon)
     candidate_features = features(env.candidates)
 
-    def one_agent(number: int, name: str, learner: AbstractMetaLearner) -> Coverage:
-        sizes = plan.sizes[name]
+    return {
+        name: _cover(
+            env,
+            policy,
+            learner,
+            candidate_features,
+            plan.sizes[name],
+            jnp.asarray(plan.counts[:, place], jnp.int32),
+            jnp.asarray(coef_norm),
+            jnp.asarray(delta),
+            width,
+            key=key,
+        )
+        for place, (name, learner) in enumerate(meta_learners.items())
+    }
 
-        def one_task(state: Any, step):
-            index, num_explore = step
-            draws = draw_task(env, index, horizon, key=key)
-            prior = learner.prior(state, sizes)
-            played = run_task(policy, prior, candidate_features, draws, num_explore)
-            ratios = band_ratio(
-                prior,
-                candidate_features,
-                draws.task.values,
-                played,
-                norm_bound=norm_of(prior, coef_norm),
-                noise_level=env.noise_std,
-                regulariser=policy.noise_std,
-                delta=delta,
-                width=width,
-            )
-            data = TaskData(candidate_features[played.actions], played.rewards, played.explored)
-            state, _ = learner.update(state, data, sizes)
-            return state, ratios.max()
 
-        counts = jnp.asarray(plan.counts[:, number], jnp.int32)
-        steps = (jnp.arange(num_tasks, dtype=jnp.int32), counts)
-        _, ratios = lax.scan(one_task, learner.init(sizes), steps)
-        return Coverage(ratios)
+@eqx.filter_jit
+def _cover(
+    env: AbstractEnv,
+    policy: AbstractPolicy,
+    learner: AbstractMetaLearner,
+    candidate_features: Float[Array, "candidates features"],
+    sizes: RunSizes,
+    counts: Int[Array, " tasks"],
+    coef_norm: Float[Array, ""],
+    delta: Float[Array, ""],
+    width: Width,
+    *,
+    key: PRNGKeyArray,
+) -> Coverage:
+    # Jitted, because a scan outside of `jit` is recompiled at every call.
+    def one_task(state: Any, step):
+        index, num_explore = step
+        draws = draw_task(env, index, sizes.horizon, key=key)
+        prior = learner.prior(state, sizes)
+        played = run_task(policy, prior, candidate_features, draws, num_explore)
+        ratios = band_ratio(
+            prior,
+            candidate_features,
+            draws.task.values,
+            played,
+            norm_bound=norm_of(prior, coef_norm),
+            noise_level=env.noise_std,
+            regulariser=policy.noise_std,
+            delta=delta,
+            width=width,
+        )
+        data = TaskData(candidate_features[played.actions], played.rewards, played.explored)
+        state, _ = learner.update(state, data, sizes)
+        return state, ratios.max()
 
-    return {name: one_agent(place, name, one) for place, (name, one) in enumerate(meta_learners.items())}
+    steps = (jnp.arange(sizes.num_tasks, dtype=jnp.int32), counts)
+    _, ratios = lax.scan(one_task, learner.init(sizes), steps)
+    return Coverage(ratios)

@@ -123,13 +123,15 @@ def kappa_search(
     for name, value in (("num_starts", num_starts), ("num_rounds", num_rounds), ("num_steps", num_steps)):
         check_count(name, value)
     ids = blocks.group_ids(design, groups)
-    return _search(design, mask, key, ids, support_size, (num_starts, num_rounds, num_steps))
+    grams = blocks.gram(design, mask)
+    return _search(grams, key, ids, support_size, (num_starts, num_rounds, num_steps))
 
 
 @eqx.filter_jit
-def _search(design, mask, key, ids: tuple[int, ...], support_size: int, sizes: tuple[int, int, int]):
+def _search(grams, key, ids: tuple[int, ...], support_size: int, sizes: tuple[int, int, int]):
+    # A function of the Gram matrices: their shape does not depend on the number of rows, so that designs of
+    # different lengths share one compiled program.
     num_starts, num_rounds, num_steps = sizes
-    grams = blocks.gram(design, mask)
     member = jnp.asarray(np.eye(max(ids) + 1)[:, list(ids)], grams.dtype)  # [groups, features]
     # A step of 1 / (largest eigenvalue); the largest sum of a row bounds it.
     step = 1 / jnp.maximum(jnp.abs(grams).sum(-1).max(), jnp.finfo(grams.dtype).tiny)

@@ -1,4 +1,4 @@
-"""Every policy x meta-learner x scaling x environment satisfies the contract of `run_lifelong`.
+"""Every policy x meta-learner x scaling x environment satisfies the contract of `run_agents`.
 
 The whole product is traced with abstract values, which checks structure, shapes and dtypes. Compiling takes
 seconds per program, so numbers are computed only for a part of the product, with all policies in one program;
@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import jlibo
-from jlibo import RunSizes, TableEnv, TaskData, run_agents, run_lifelong
+from jlibo import RunSizes, TableEnv, TaskData, run_agents
 from jlibo.meta.past import no_past, remember
 from tests.contracts.table import (
     ENVS,
@@ -83,21 +83,43 @@ def check_fields(result, dtype, batch=()):
 # --- the whole product, abstractly ---
 
 
-@pytest.mark.parametrize("env", ENVS)
-@pytest.mark.parametrize("scaling", SCALINGS)
-@pytest.mark.parametrize("learner", LEARNERS)
-def test_every_combination_keeps_shapes_dtypes_and_state_structure(learner, scaling, env):
-    """`OneOf` traces every policy. In float32 with x64 enabled, so that a float64 value is detected."""
-    learner, scaling, env = LEARNERS[learner](0), SCALINGS[scaling](0), ENVS[env](0, "float32")
+def trace_run(learners, scaling, env):
+    """The abstract results of a run. `OneOf` traces every policy."""
     one_policy = OneOf([make(0) for make in POLICIES.values()], jnp.asarray(0))
-    result = jax.eval_shape(
-        lambda env, *agent: run_lifelong(env, FEATURES, *agent[:2], scaling=agent[2], **SIZES, key=KEY),
-        *(env, one_policy, learner, scaling),
+    return jax.eval_shape(
+        lambda env, *agent: run_agents(env, FEATURES, *agent[:2], scaling=agent[2], **SIZES, key=KEY),
+        *(env, one_policy, learners, scaling),
     )
+
+
+def check_run(result, learner, scaling):
     check_fields(result, "float32")
     expected = jax.eval_shape(lambda: (learner.init(setting_of(learner)), scaling.init(jnp.dtype("float32"))))
     chex.assert_trees_all_equal_structs(result.carry, expected)
     chex.assert_trees_all_equal_shapes_and_dtypes(result.carry, expected)
+
+
+@pytest.mark.parametrize("env", ENVS)
+@pytest.mark.parametrize("scaling", SCALINGS)
+def test_every_combination_keeps_shapes_dtypes_and_state_structure(scaling, env):
+    """All learners in one run. In float32 with x64 enabled, so that a float64 value is detected."""
+    learners = {name: make(0) for name, make in LEARNERS.items()}
+    scaling = SCALINGS[scaling](0)
+    results = trace_run(learners, scaling, ENVS[env](0, "float32"))
+    assert set(results) == set(learners)
+    for name, result in results.items():
+        check_run(result, learners[name], scaling)
+
+
+@pytest.mark.parametrize(
+    "learner, scaling",
+    [(name, list(SCALINGS)[place % len(SCALINGS)]) for place, name in enumerate(LEARNERS)],
+)
+def test_every_learner_alone_keeps_shapes_dtypes_and_state_structure(learner, scaling):
+    """Priors of one shape, which the policies see as they are; with others they are put into one shape."""
+    learner, scaling = LEARNERS[learner](0), SCALINGS[scaling](0)
+    result = trace_run({"agent": learner}, scaling, ENVS["table"](0, "float32"))["agent"]
+    check_run(result, learner, scaling)
 
 
 # --- numbers: every pair of kinds, and all policies with all learners ---

@@ -94,9 +94,7 @@ def test_learners_of_a_seed_have_equal_first_tasks(lifelong):
 def test_chunks_of_seeds_equal_one_batch(lifelong, monkeypatch):
     monkeypatch.setattr(Lifelong, "seeds_at_once", 2)
     chunked = run_experiment(lifelong.experiment, num_seeds=3)
-    later = run_experiment(lifelong.experiment, num_seeds=1, first_seed=2)
     for name, run in lifelong.results.items():
-        np.testing.assert_allclose(later.results[name].regret, run.regret[2:], atol=1e-9)
         np.testing.assert_array_equal(chunked.results[name].support, run.support)
         np.testing.assert_allclose(chunked.results[name].regret, run.regret, atol=1e-9)
 
@@ -171,10 +169,13 @@ def test_offline_learners_may_have_priors_of_different_shapes():
     assert np.ptp([np.sum(result.regret) for result in together.values()]) > 1
 
 
-def test_offline_figure_and_summary_count_the_same_kernels(monkeypatch):
-    # A lam this large selects no kernel, so all kernels are in use; the federated vote selects some.
-    changes = OFFLINE | {"lam": "1e6", "num_tasks": "3", "horizon": "4"}
-    result = run_experiment(override(find("offline-cosine"), changes), num_seeds=2)
+def test_offline_figure_and_summary_count_the_same_kernels(offline, monkeypatch):
+    # Where no kernel is selected, all kernels are in use; the federated vote selects some.
+    learned = offline.results["meta-kgl"]
+    nothing = dataclasses.replace(
+        learned, support=np.zeros_like(learned.support), fell_back=np.ones_like(learned.fell_back)
+    )
+    result = dataclasses.replace(offline, results=offline.results | {"meta-kgl": nothing})
     figures, drawn = [], plot.figure_offline
 
     def keep(*args, **kwargs):
@@ -184,7 +185,7 @@ def test_offline_figure_and_summary_count_the_same_kernels(monkeypatch):
     monkeypatch.setattr(plot, "figure_offline", keep)
     folder.render(result, {})
     agents = summarise(result)["agents"]
-    assert agents["meta-kgl"]["support_size"] == [8, 8, 8] and agents["meta-kgl"]["empty_selections"] == 6
+    assert agents["meta-kgl"]["support_size"] == [8] * 4 and agents["meta-kgl"]["empty_selections"] == 12
     lines = {line.get_label(): line.get_ydata() for line in figures[0].axes[1].get_lines()}
     assert len(lines) == len(agents)
     for name, numbers in agents.items():

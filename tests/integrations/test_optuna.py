@@ -31,9 +31,9 @@ from tests.integrations.studies import (
 
 
 def test_second_study_in_a_storage_needs_fewer_trials(tmp_path):
-    """Five seeds, each with a control: the second study without the first one."""
+    """Three seeds, each with a control: the second study without the first one."""
     needed, control = [], []
-    for seed in range(5):
+    for seed in range(3):
         storage = f"sqlite:///{tmp_path}/{seed}.db"
         first = optuna.create_study(
             storage=storage, study_name="first", sampler=LiBOSampler(storage=storage, seed=seed)
@@ -48,7 +48,7 @@ def test_second_study_in_a_storage_needs_fewer_trials(tmp_path):
         needed.append(trials_needed(second, LEVEL))
         control.append(trials_needed(alone, LEVEL))
     fewer = sum(a < b for a, b in zip(needed, control, strict=True))
-    assert fewer >= 4, (needed, control)
+    assert fewer == 3, (needed, control)
     assert np.mean(needed) <= 0.5 * np.mean(control), (needed, control)
 
 

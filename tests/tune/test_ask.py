@@ -4,6 +4,7 @@ import dataclasses
 import math
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optuna
 import pytest
@@ -19,6 +20,7 @@ from jlibo.tune.learning import learn_records
 from jlibo.tune.memory.memory import Memory
 from jlibo.tune.memory.records import TrialRecord
 from jlibo.tune.model import make_model
+from tests.contracts.table import OneOf
 
 SPACE = SearchSpace(alpha=Float(0, 1), beta=Float(1e-3, 1e3, log=True))
 SIZES = {"num_basis": 3, "num_pair_basis": 2}
@@ -44,22 +46,28 @@ POLICIES = {"GPUCB": jlibo.GPUCB(2.0, 0.1), "LogEI": jlibo.LogExpectedImprovemen
 # --- any learner and policy ---------------------------------------------------------------------------------
 
 
+def simulate(learner, policy):
+    """Return the result of the simulator. The policy is data to its program, one for each learner."""
+    number = jnp.asarray(list(POLICIES).index(policy))
+    return jlibo.run_lifelong(
+        jlibo.TableEnv(VALUES, POINTS),
+        SPACE.features(**SIZES),
+        OneOf(list(POLICIES.values()), number),
+        LEARNERS[learner],
+        num_tasks=NUM_TASKS,
+        horizon=HORIZON,
+        scaling=SCALING,
+        repeats=False,
+        key=jax.random.key(SEED),
+    )
+
+
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("learner", LEARNERS)
 def test_tuner_equals_simulation_for_every_learner_and_policy(learner, policy):
     """Runs in float64, so that round-off does not decide ties."""
     with jax.enable_x64(True):
-        result = jlibo.run_lifelong(
-            jlibo.TableEnv(VALUES, POINTS),
-            SPACE.features(**SIZES),
-            POLICIES[policy],
-            LEARNERS[learner],
-            num_tasks=NUM_TASKS,
-            horizon=HORIZON,
-            scaling=SCALING,
-            repeats=False,
-            key=jax.random.key(SEED),
-        )
+        result = simulate(learner, policy)
         parts = dict(learner=LEARNERS[learner], policy=POLICIES[policy])
         tuner = jlibo.Tuner(SPACE, **parts, candidates=CONFIGS, seed=SEED, sizes=SIZES)
         tuner.model = dataclasses.replace(tuner.model, scaling=SCALING)

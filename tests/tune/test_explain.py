@@ -13,6 +13,13 @@ from jlibo.tune import Explanation, Recommendation, arrays, insight, outlook
 from jlibo.tune import explain as explain_module
 from tests.tune.problem import BUDGET, CONFIGS, SPACE, play, score, teach
 
+SIZES = {"num_basis": 3, "num_pair_basis": 2}
+
+
+def make_tuner(**options):
+    """Return a tuner with few features, the same ones in nearly all tests, so that programs are shared."""
+    return jlibo.Tuner(SPACE, **{"sizes": SIZES, **options})
+
 
 def told_task(tuner, pairs, name="new"):
     """Return a task with these configurations and scores."""
@@ -25,7 +32,7 @@ def told_task(tuner, pairs, name="new"):
 
 
 def test_recommended_is_a_told_trial_with_its_expectation():
-    task = jlibo.Tuner(SPACE).task("new", budget=BUDGET)
+    task = make_tuner().task("new", budget=BUDGET)
     assert task.recommended is None and task.expected_gain is None
     waiting = task.ask()
     assert task.recommended is None
@@ -50,7 +57,7 @@ def parabola(rng):
 
 def test_recommended_is_better_than_best_under_noise():
     """True values over seeded repetitions; the expected score is less biased than the best score."""
-    tuner, gains, errors, biases = jlibo.Tuner(SPACE), [], [], []
+    tuner, gains, errors, biases = make_tuner(), [], [], []
     for seed in range(120):
         rng = np.random.default_rng([1, seed])
         truth = parabola(rng)
@@ -74,7 +81,7 @@ def test_recommended_is_better_than_best_on_its_own_trials():
     for seed in range(150):
         rng = np.random.default_rng([2, seed])
         truth = parabola(rng)
-        task = jlibo.Tuner(SPACE, seed=seed).task("new", budget=BUDGET)
+        task = make_tuner(seed=seed).task("new", budget=BUDGET)
         play(task, 20, lambda params, rng=rng, truth=truth: truth(params) + 0.1 * rng.normal())
         gains.append(truth(task.recommended.params) - truth(task.best.params))
     assert np.mean(gains) > 2 * np.std(gains) / math.sqrt(len(gains))
@@ -85,7 +92,7 @@ def test_repeated_configurations_are_averaged():
     truths, regrets = np.linspace(0, 0.5, 6), []
     for seed in range(40):
         noise = np.random.default_rng([3, seed]).normal(size=(12, 6))
-        tuner = jlibo.Tuner(SPACE, candidates=CONFIGS)
+        tuner = make_tuner(candidates=CONFIGS)
         scores = truths + 0.4 * noise
         task = told_task(tuner, [(CONFIGS[j], scores[i, j]) for i in range(12) for j in range(6)])
         trials = task.recommended.trial.number, task.best.number
@@ -101,7 +108,7 @@ def test_expectations_are_in_the_units_of_the_scores(scale, shift):
     values = [score(params) + 0.05 * rng.normal() for params in CONFIGS[:20]]
 
     def explained(scale, shift):
-        tuner = jlibo.Tuner(SPACE, maximise=scale > 0)
+        tuner = make_tuner(maximise=scale > 0)
         teach(tuner, fn=lambda params, peak: scale * score(params, peak) + shift)
         pairs = [(params, scale * value + shift) for params, value in zip(CONFIGS, values, strict=False)]
         return told_task(tuner, pairs).explain(3)
@@ -123,13 +130,11 @@ def test_expectations_are_in_the_units_of_the_scores(scale, shift):
 
 def test_gain_equals_that_of_a_dense_gaussian_process():
     """A reference in NumPy: the joint posterior of all candidates in function space."""
-    noise_std, sizes = 0.1, {"num_basis": 3, "num_pair_basis": 2}
-    tuner = jlibo.Tuner(
-        SPACE,
+    noise_std = 0.1
+    tuner = make_tuner(
         learner=jlibo.FixedPrior(),
         policy=jlibo.ExpectedImprovement(noise_std),
         candidates=CONFIGS,
-        sizes=sizes,
     )
     task = told_task(tuner, [(params, score(params)) for params in CONFIGS[:12]])
     with task._lock:
@@ -156,7 +161,7 @@ def test_gain_equals_that_of_a_dense_gaussian_process():
 
 
 def test_explanation_without_past():
-    task = jlibo.Tuner(SPACE).task("<b>new\x1b[31m</b>", budget=BUDGET)
+    task = make_tuner().task("<b>new\x1b[31m</b>", budget=BUDGET)
     empty = task.explain()
     assert isinstance(empty, Explanation)
     assert (empty.num_scores, empty.best, empty.recommended) == (0, None, None)
@@ -180,7 +185,7 @@ def test_explanation_without_past():
 
 
 def test_importance_finds_the_parameter_that_matters():
-    tuner = jlibo.Tuner(SPACE)
+    tuner = make_tuner()
     first = tuner.task("new", budget=BUDGET).explain().importance
     assert set(first) == {"alpha", "log beta"}
     task = told_task(tuner, [(params, score(params)) for params in CONFIGS[:25]])
@@ -199,7 +204,7 @@ def rising(params, peak=1.0):
 
 
 def test_trust_follows_the_evidence():
-    tuner = jlibo.Tuner(SPACE)
+    tuner = make_tuner()
     teach(tuner, 5)
     prior = tuner.task("prior", budget=BUDGET).explain()
     assert prior.prior_trust == pytest.approx(0.9, abs=1e-3)  # the wide prior has weight 0.1
@@ -209,7 +214,7 @@ def test_trust_follows_the_evidence():
     unlike = told_task(tuner, [(params, rising(params)) for params in CONFIGS[20:30]], "unlike").explain()
     assert alike.trust > 0.95 and unlike.trust < 0.5
     assert alike.prior_trust == pytest.approx(0.9, abs=1e-3)
-    paper = jlibo.Tuner(SPACE, mode="paper")
+    paper = make_tuner(mode="paper")
     teach(paper, 2)
     fixed = told_task(paper, [(params, score(params)) for params in CONFIGS[20:24]]).explain()
     assert (fixed.num_past, fixed.trust) == (2, None) and len(fixed.similar) == 2
@@ -221,7 +226,7 @@ def test_similar_tasks_are_those_of_the_same_kind(num_trials):
     """Half of the past tasks are like the new one, also after few trials; the direction does not matter."""
     for maximise in (True, False):
         sign = 1 if maximise else -1
-        tuner = jlibo.Tuner(SPACE, maximise=maximise)
+        tuner = make_tuner(maximise=maximise)
         for number in range(6):
             fn = rising if number % 2 else score
             values = [sign * (1 + number / 5) * fn(params, 1 + 0.1 * number) for params in CONFIGS[:20]]
@@ -239,7 +244,7 @@ def test_similar_tasks_are_those_of_the_same_kind(num_trials):
 
 
 def test_expected_gains_grow_with_the_number_of_trials():
-    tuner = jlibo.Tuner(SPACE)
+    tuner = make_tuner()
     task = told_task(tuner, [(params, score(params)) for params in CONFIGS[:6]])
     found = task.explain(num_trials=12)
     gains = [found.expected_gains[k].value for k in range(1, 13)]
@@ -253,15 +258,13 @@ def test_expected_gains_grow_with_the_number_of_trials():
 
 def test_expected_gains_are_calibrated():
     """On functions drawn from the prior, the simulated gain is the realised one on average."""
-    tuner = jlibo.Tuner(SPACE, sizes={"num_basis": 3, "num_pair_basis": 2})
+    tuner = make_tuner()
     features = tuner.model.features
     points = np.asarray([SPACE.to_unit(params) for params in CONFIGS])
     # The simulated trials are the policy's, so no trial is one of forced exploration.
-    listed = jlibo.Tuner(
-        SPACE,
+    listed = make_tuner(
         learner=jlibo.AdaptiveMetaKGL(exploration=jlibo.NoExploration()),
         candidates=CONFIGS,
-        sizes={"num_basis": 3, "num_pair_basis": 2},
     )
     values = np.asarray(features(points), np.float64)
     stds = np.sqrt(np.asarray(listed.knowledge().knowledge.prior.components.covariance[-1]).diagonal())
@@ -284,7 +287,7 @@ def test_expected_gains_are_calibrated():
 
 
 def test_pending_trials_are_still_to_come():
-    tuner = jlibo.Tuner(SPACE, candidates=CONFIGS)
+    tuner = make_tuner(candidates=CONFIGS)
     task = told_task(tuner, [(params, score(params)) for params in CONFIGS[:10]])
     before = task.explain(5)
     task.ask(4)
@@ -292,7 +295,7 @@ def test_pending_trials_are_still_to_come():
 
 
 def test_exhausted_candidates_have_no_gain():
-    tuner = jlibo.Tuner(SPACE, candidates=CONFIGS[:6])
+    tuner = make_tuner(candidates=CONFIGS[:6])
     task = told_task(tuner, [(params, score(params)) for params in CONFIGS[:5]])
     found = task.explain(4)
     assert found.expected_gains[1] == found.expected_gains[4]  # one candidate is left
@@ -302,7 +305,7 @@ def test_exhausted_candidates_have_no_gain():
 @pytest.mark.parametrize("scores", [[0.5] * 9, [1e300, -1e300] * 4, [0.0, 1e-300], [1.0, 1.0, -1e12, 1.0]])
 @pytest.mark.parametrize("has_past", [False, True])
 def test_extreme_scores_give_finite_numbers(scores, has_past):
-    tuner = jlibo.Tuner(SPACE)
+    tuner = make_tuner()
     if has_past:
         teach(tuner)
     found = told_task(tuner, list(zip(CONFIGS, scores, strict=False))).explain(2)
@@ -323,7 +326,7 @@ def test_long_task_is_explained_from_compressed_rows(monkeypatch):
     pairs = [(params, score(params) + 0.1 * rng.normal()) for params, _ in pairs]
 
     def forecast():
-        return told_task(jlibo.Tuner(SPACE, sizes={"num_basis": 3, "num_pair_basis": 2}), pairs)._forecast()
+        return told_task(make_tuner(), pairs)._forecast()
 
     short = forecast()
     monkeypatch.setattr(arrays, "most_rows", lambda num_features: 10**6)
@@ -339,7 +342,7 @@ def test_nothing_is_recompiled_and_ask_does_not_explain(monkeypatch, count_trace
     look, looks = count_traces(outlook.look)
     monkeypatch.setattr(outlook, "look", look)
     monkeypatch.setattr(insight, "look", look)
-    tuner = jlibo.Tuner(SPACE, sizes={"num_basis": 2, "num_pair_basis": 1})  # not used by other tests
+    tuner = make_tuner(sizes={"num_basis": 2, "num_pair_basis": 1})  # not used by other tests
     teach(tuner, 2)
     task = tuner.task("new", budget=BUDGET)
     play(task, 4)
@@ -359,7 +362,7 @@ def test_float32_agrees_with_float64():
     pairs = [(params, 1e4 + score(params)) for params in CONFIGS[:25]]
 
     def explained():
-        tuner = jlibo.Tuner(SPACE)
+        tuner = make_tuner()
         teach(tuner)
         return told_task(tuner, pairs).explain(2)
 
