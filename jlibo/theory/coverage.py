@@ -157,10 +157,39 @@ def measure_coverage(
     print(found["libo"].left)
     ```
     """
+    found = measure_bands(
+        env,
+        features,
+        policy,
+        meta_learners,
+        coef_norm=coef_norm,
+        delta=delta,
+        widths=(width,),
+        num_tasks=num_tasks,
+        horizon=horizon,
+        key=key,
+    )
+    return {name: bands[width] for name, bands in found.items()}
+
+
+def measure_bands(
+    env: AbstractEnv,
+    features: AbstractFeatures,
+    policy: AbstractPolicy,
+    meta_learners: Mapping[str, AbstractMetaLearner],
+    *,
+    coef_norm: Float[ArrayLike, ""],
+    delta: Float[ArrayLike, ""],
+    widths: tuple[Width, ...],
+    num_tasks: int,
+    horizon: int,
+    key: PRNGKeyArray,
+) -> dict[str, dict[Width, Coverage]]:
+    """Return a `Coverage` for each agent and width, from one play; arguments as in `measure_coverage`."""
     plan = plan_agents(env, features, meta_learners, num_tasks=num_tasks, horizon=horizon)
     candidate_features = features(env.candidates)
 
-    def one_agent(number: int, name: str, learner: AbstractMetaLearner) -> Coverage:
+    def one_agent(number: int, name: str, learner: AbstractMetaLearner) -> dict[Width, Coverage]:
         sizes = plan.sizes[name]
 
         def one_task(state: Any, step):
@@ -168,24 +197,28 @@ def measure_coverage(
             draws = draw_task(env, index, horizon, key=key)
             prior = learner.prior(state, sizes)
             played = run_task(policy, prior, candidate_features, draws, num_explore)
-            ratios = band_ratio(
-                prior,
-                candidate_features,
-                draws.task.values,
-                played,
-                norm_bound=norm_of(prior, coef_norm),
-                noise_level=env.noise_std,
-                regulariser=policy.noise_std,
-                delta=delta,
-                width=width,
-            )
+
+            def furthest(width: Width) -> Float[Array, ""]:
+                ratios = band_ratio(
+                    prior,
+                    candidate_features,
+                    draws.task.values,
+                    played,
+                    norm_bound=norm_of(prior, coef_norm),
+                    noise_level=env.noise_std,
+                    regulariser=policy.noise_std,
+                    delta=delta,
+                    width=width,
+                )
+                return ratios.max()
+
             data = TaskData(candidate_features[played.actions], played.rewards, played.explored)
             state, _ = learner.update(state, data, sizes)
-            return state, ratios.max()
+            return state, {width: furthest(width) for width in widths}
 
         counts = jnp.asarray(plan.counts[:, number], jnp.int32)
         steps = (jnp.arange(num_tasks, dtype=jnp.int32), counts)
         _, ratios = lax.scan(one_task, learner.init(sizes), steps)
-        return Coverage(ratios)
+        return {width: Coverage(ratios[width]) for width in widths}
 
     return {name: one_agent(place, name, one) for place, (name, one) in enumerate(meta_learners.items())}
