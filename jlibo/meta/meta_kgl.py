@@ -26,7 +26,7 @@ from jlibo.meta.base import (
     selected_prior,
 )
 from jlibo.meta.exploration import AbstractExploration, DecreasingExploration
-from jlibo.meta.noise import estimate_noise, mean_squares, noise_scale, spread_kappa
+from jlibo.meta.noise import estimate_noise, mean_squares, noise_scale, reward_scale, spread_kappa
 from jlibo.meta.past import PastTasks, no_past, penalised, remember
 from jlibo.meta.rows import DATA_CHOICES
 from jlibo.solver.group_lasso import Solution, group_lasso
@@ -75,9 +75,10 @@ class MetaKGLState(eqx.Module):
 class MetaKGL(AbstractMetaLearner):
     """Meta-learner of LiBO: one group lasso over the data of all past tasks.
 
-    With unknown constants use `MetaKGL(4.0, 0.75, lam_scaling="estimated", omega_scaling="penalty")`: the
-    theory's lam and omega, from the data. With known noise use `MetaKGL(4 * noise_std, 0.75,
-    lam_scaling="noise", omega_scaling="penalty")`. docs/theory.md has their regret beside that of tuned ones.
+    With unknown constants use `MetaKGL(1 / 8, 0.08, lam_scaling="bracket", omega_scaling="rewards")`. It is
+    Theorem 3.3 with everything from the data: a kernel counts if its coefficients exceed 8 % of the rewards.
+    If half of the smallest coefficient that matters is known, it is omega, with `omega_scaling="constant"`.
+    docs/theory.md has their regret beside that of tuned ones.
 
     **Arguments:** the fields below; `lam` and `omega` are required.
 
@@ -108,12 +109,14 @@ class MetaKGL(AbstractMetaLearner):
     """Penalty after s tasks: lam ("constant"), lam / sqrt(s) ("sqrt"), or lam times a number from the data.
     With "noise", it is the size of noise of level one in the data (`jlibo.meta.noise.noise_scale`); the
     theory's lam is then four times the noise level. "estimated" also estimates that level
-    (`jlibo.theory.estimate_noise`); the theory's lam is then 4. With "bracket", it is kappa^2 / sqrt(s) at
-    the upper end of kappa's bracket (`jlibo.theory.kappa_upper`); the theorem's lam is then omega / 8."""
-    omega_scaling: str = choice("omega_scaling", ("constant", "penalty"))
-    """Threshold of a group norm after s tasks: omega * sqrt(s) ("constant"), or omega * lam * s / z_j with
-    the penalty lam and the mean square z_j of a feature of kernel j ("penalty"). With "penalty", omega = 3/4
-    is the error that penalty and noise cause if features are orthogonal (`jlibo.theory.penalty_omega`)."""
+    (`jlibo.theory.estimate_noise`); the theory's lam is then 4. With "bracket", it is omega * kappa^2 /
+    sqrt(s) at the upper end of kappa's bracket (`jlibo.theory.kappa_upper`), with omega in the units of the
+    rewards; the theorem's lam is then 1/8."""
+    omega_scaling: str = choice("omega_scaling", ("constant", "rewards", "penalty"))
+    """Threshold of a group norm after s tasks: omega * sqrt(s) ("constant"); the same times the root mean
+    square of the rewards ("rewards"); or omega * lam * s / z_j with the penalty lam and the mean square z_j
+    of a feature of kernel j ("penalty"). With "penalty", omega = 3/4 is the error that penalty and noise
+    cause if features are orthogonal (`jlibo.theory.penalty_omega`)."""
     exploration: AbstractExploration = DecreasingExploration()
     """Default schedule of forced exploration."""
     tol: float = 1e-6
@@ -157,13 +160,17 @@ class MetaKGL(AbstractMetaLearner):
         if self.lam_scaling == "estimated":
             return self.lam * noise.noise_std * noise_scale(past, sizes)
         size = jnp.maximum(noise.num_explained, 1)
-        return self.lam * spread_kappa(mean_squares(past, sizes), size) ** 2 / root
+        return self.lam * self._omega(past, sizes) * spread_kappa(mean_squares(past, sizes), size) ** 2 / root
+
+    def _omega(self, past: PastTasks, sizes: RunSizes) -> Float[Array, ""]:
+        """Return omega in the units of the rewards."""
+        return self.omega * reward_scale(past, sizes) if self.omega_scaling == "rewards" else self.omega
 
     def _threshold(
         self, past: PastTasks, lam: Float[Array, ""], num_done: Int[Array, ""], sizes: RunSizes
     ) -> Float[Array, "*groups"]:
         num_tasks = num_done.astype(sizes.dtype)
-        if self.omega_scaling == "constant":
-            return self.omega * jnp.sqrt(num_tasks)
+        if self.omega_scaling != "penalty":
+            return self._omega(past, sizes) * jnp.sqrt(num_tasks)
         squares = mean_squares(past, sizes)
         return self.omega * lam * num_tasks / jnp.where(squares > 0, squares, 1)

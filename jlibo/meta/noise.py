@@ -165,6 +165,13 @@ def noise_scale(past: PastTasks, sizes: RunSizes) -> Float[Array, ""]:
     return spread.max() / jnp.maximum(past.num_observations.sum(), 1)
 
 
+def reward_scale(past: PastTasks, sizes: RunSizes) -> Float[Array, ""]:
+    """Return the root mean square of the past rewards, less what free groups explain; 0 without data."""
+    _, targets = penalised(past, sizes)
+    squares = (targets**2).sum() + past.lost_products[:, 0, 0].sum()
+    return jnp.sqrt(squares / jnp.maximum(past.num_observations.sum(), 1))
+
+
 def mean_squares(past: PastTasks, sizes: RunSizes) -> Float[Array, " groups"]:
     """Return the mean square of a feature of each kernel over all observations; 0 without data."""
     widths = np.bincount(group_array(sizes), minlength=sizes.num_groups)

@@ -118,7 +118,7 @@ def lam_bracket(
 
     The theorem holds for a lam of at most the first, and for none above the second. With few rows the first
     is 0: then no lam is known to have the guarantee, and a lam of 0 would penalise nothing. The second is the
-    one to use. `jlibo.MetaKGL(omega / 8, omega, lam_scaling="bracket")` does, with s* from `estimate_noise`.
+    one to use. `jlibo.MetaKGL(1 / 8, omega, lam_scaling="bracket")` does, with s* from `estimate_noise`.
 
     **Arguments:**
 

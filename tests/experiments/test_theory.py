@@ -203,9 +203,11 @@ def test_lam_experiments_differ_in_lam_and_omega_only(ending):
     expected = theory.theorem_lam(1, beta_min=0.5, omega=0.25, kappa=theory.population_kappa(z, 5))
     np.testing.assert_allclose(given[2].lam, expected, rtol=1e-6)
     np.testing.assert_allclose(given[3].lam, 0.4, rtol=1e-6)
-    np.testing.assert_allclose(given[4].lam, 0.25 / 8, rtol=1e-6)
-    for one in (learners["noise-omega"], learners["default"]):
+    np.testing.assert_allclose(given[4].lam, 1 / 8, rtol=1e-6)
+    for one in (learners["noise-omega"], learners["estimated-omega"]):
         assert one.omega_scaling == "penalty" and float(one.omega) == 0.75
+    default = learners["default"]
+    assert (default.lam_scaling, default.omega_scaling) == ("bracket", "rewards")
 
 
 def test_every_lifelong_experiment_has_one_on_lam():

@@ -170,9 +170,25 @@ def test_lam_of_the_bracket_is_its_upper_end():
     lower, upper = theory.lam_bracket(design, 2, beta_min=0.5, omega=0.25)
     assert lower == 0 < upper, "9 rows of 30 features prove no kappa"
     solution = solve(design, targets, upper)
-    learner = jlibo.MetaKGL(0.25 / 8, 0.25, lam_scaling="bracket", tol=1e-9)
+    learner = jlibo.MetaKGL(1 / 8, 0.25, lam_scaling="bracket", tol=1e-9)
     state, _ = learn(learner, past, sizes)
     np.testing.assert_allclose(state.coef, solution.coef, atol=1e-5)
+
+
+def test_omega_of_the_rewards_scales_with_them():
+    """The threshold in units of the rewards' root mean square selects the same kernels in any units."""
+    design, targets = draw(jax.random.key(9), 0.1)
+    sizes = sizes_of(TASKS, ROWS)
+    learner = jlibo.MetaKGL(1 / 8, 0.08, lam_scaling="bracket", omega_scaling="rewards", tol=1e-9)
+    scale = float(np.sqrt((np.asarray(targets) ** 2).mean()))
+    state, info = learn(learner, past_of(design, targets, sizes), sizes)
+    np.testing.assert_array_equal(info.support, (state.coef**2).sum(0) > (0.08 * scale) ** 2 * TASKS)
+    np.testing.assert_array_equal(np.flatnonzero(info.support), [3, 7])
+    _, upper = theory.lam_bracket(design, 2, beta_min=0.16 * scale, omega=0.08 * scale)
+    np.testing.assert_allclose(state.coef, solve(design, targets, upper).coef, atol=1e-5)
+    larger, other = learn(learner, past_of(design, 50 * targets, sizes), sizes)
+    np.testing.assert_array_equal(other.support, info.support)
+    np.testing.assert_allclose(larger.coef, 50 * state.coef, atol=1e-3)
 
 
 def test_upper_kappa_is_not_below_that_of_the_search():
