@@ -132,6 +132,28 @@ exploration = summarise(run_experiment(experiment, num_seeds=2 if small else 20)
 figures.figure_exploration(exploration, "Thompson sampling")
 
 # %% [markdown]
+# ## lam and omega without knowing the constants
+#
+# Nobody knows c_1, s*, kappa and the noise of a new problem. Noise and s* can be estimated even with fewer
+# rows than features, because tasks share a few kernels. The upper end of kappa's bracket then gives the
+# theorem's lam for an omega, and a share of the rewards' root mean square serves as omega.
+
+# %%
+design_key, noise_key = jax.random.split(jax.random.key(2))
+num_tasks, num_rows = (4, 8) if small else (12, 8)
+design = features(jlibo.sample_box(features, num_tasks * num_rows, key=design_key))
+design = design.reshape(num_tasks, num_rows, 12)
+noise = 0.1 * jax.random.normal(noise_key, (num_tasks, num_rows))
+targets = design @ (2.0 * jnp.eye(12)[3] - jnp.eye(12)[7]) + noise
+estimate = theory.estimate_noise(design, targets)
+print(f"noise {estimate.noise_std:.3f}, with {estimate.freedom:.0f} degrees of freedom; the truth is 0.1")
+lam = theory.noise_lam(num_rows, num_tasks, 12, noise_std=estimate.noise_std, delta=0.1)
+print(f"lam {lam:.3f}, omega {theory.penalty_omega(lam, num_tasks, mean_square):.3f}")
+lower, upper = theory.lam_bracket(design, 2, beta_min=0.5, omega=0.25)
+print(f"Theorem 3.3 allows lam up to {upper:.4f}, and proves something up to {lower:.4f}")
+learner = jlibo.MetaKGL(1 / 8, 0.08, lam_scaling="bracket", omega_scaling="rewards")  # what we recommend
+
+# %% [markdown]
 # ## The report of a run
 #
 # After a run, `report_run` puts what was measured beside what the theorems say about the exploration data

@@ -52,6 +52,7 @@ LEARNERS = {
     "FixedPrior": jlibo.FixedPrior(),
     "MetaKGL": jlibo.MetaKGL(0.1, 0.1),
     "MetaKGL, noise": jlibo.MetaKGL(0.1, 0.1, lam_scaling="noise"),
+    "MetaKGL, estimated": jlibo.MetaKGL(4.0, 0.75, lam_scaling="estimated", omega_scaling="penalty"),
     "FederatedMetaKGL": jlibo.FederatedMetaKGL(0.1, 0.1, 0.25),
     "MetaKeL": jlibo.MetaKeL(0.1),
     "SelfTunedMetaKGL": jlibo.SelfTunedMetaKGL(num_lams=2),

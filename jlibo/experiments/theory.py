@@ -6,10 +6,11 @@
 | `theory-regret`        | lifelong regret and its parts, beside the terms of Theorem 4.1                 |
 | `theory-exploration`   | forced exploration times 0, 1/8, ..., 2: how much is needed                    |
 | `theory-kernels`       | tasks until J_hat = J* against p = 50, ..., 3,200: the claim log p             |
-| `theory-lam`           | lam by the theorem, by the noise, by the data, as printed and as tuned         |
+| `theory-coverage`      | how often f leaves the confidence bands, for every meta-learner                |
 
 `theory-exploration-ts` and `theory-exploration-logei` are the third with Thompson sampling and with the
-logarithm of expected improvement instead of GP-UCB. `theory_numbers` computes what they report.
+logarithm of expected improvement instead of GP-UCB. `theory_numbers` and `coverage_numbers` compute what they
+report. `theory_lam` has the experiments on the choice of lam and omega.
 """
 
 import dataclasses
@@ -20,15 +21,23 @@ import jax.numpy as jnp
 from jaxtyping import PRNGKeyArray
 
 from jlibo.envs import AbstractEnv, SyntheticEnv
-from jlibo.experiments import theory_numbers
+from jlibo.experiments import coverage_numbers, theory_numbers
 from jlibo.experiments.experiment import Analysis, Experiment
 from jlibo.experiments.paper import EXPERIMENTS as EXPERIMENTS_OF_THE_PAPER
 from jlibo.experiments.parts import base_kernels, check_base_kernels, check_synthetic, oracle, synthetic
 from jlibo.experiments.protocols import Lifelong
 from jlibo.experiments.recovery import Recovery, Sized
 from jlibo.experiments.spec import Spec
+from jlibo.experiments.theory_lam import default_meta_kgl
 from jlibo.features import AbstractFeatures, sample_box
-from jlibo.meta import FixedPrior, MetaKGL, SelfTunedMetaKGL
+from jlibo.meta import (
+    AdaptiveMetaKGL,
+    FederatedMetaKGL,
+    FixedPrior,
+    MetaKeL,
+    MetaKGL,
+    SelfTunedMetaKGL,
+)
 from jlibo.meta.exploration import DecreasingExploration
 from jlibo.policies import GPTS, GPUCB, LogExpectedImprovement
 
@@ -181,45 +190,34 @@ _KERNELS = Experiment(
 )
 
 
-def _by_lam(name: str, of: str, *, data: str, tuned: float) -> Experiment:
-    """Return the lifelong experiment `of` with one agent for each way to choose lam.
-
-    `tuned` is the lam of lowest regret among five to seven, on seeds 100 to 109.
-    """
-    base = EXPERIMENTS_OF_THE_PAPER[of]
-    numbers: dict[str, Any] = base.settings()
-    limit = numbers["beta_min"] / 2 * (0.5 if "cosine" in of else 1.0) / numbers["support_size"] / 8
-    ways = {
-        "printed": (0.5, "constant"),
-        "tuned": (tuned, "constant"),
-        "theorem": (limit, "sqrt"),
-        "noise": (4 * numbers["noise_std"], "noise"),
-    }
-
-    def learner(way: str) -> Spec:
-        lam, scaling = ways[way]
-        spec = Spec(MetaKGL, lam=lam, omega=0.25, data=data, lam_scaling=scaling, tol=1e-5)
-        return spec.named(lam=f"lam_{way}", lam_scaling=f"lam_scaling_{way}")
-
-    self_tuned = Spec(SelfTunedMetaKGL, noise_std=0.1, data=data).named(noise_std="likelihood_noise")
-    return dataclasses.replace(
-        base,
-        name=name,
-        summary=f"ways to choose lam on {of}: printed, tuned, theorem, noise, likelihood",
-        agents={
-            "oracle": Spec(oracle),
-            "full": Spec(FixedPrior),
-            **{way: learner(way) for way in ways},
-            "self-tuned": self_tuned,
-        },
-    )
+_ALL_DATA: dict[str, Any] = dict(data="all", tol=1e-5)
+_COVERAGE = Experiment(
+    "theory-coverage",
+    "how often f leaves the confidence bands, for every meta-learner",
+    environment=_SYNTHETIC.changed(
+        {"support_size": 3, "norm_bound": 1.0, "beta_min": 0.05, "noise_std": 0.1}
+    ),
+    features=Spec(base_kernels, features="cosine", num_features=20),
+    policy=Spec(GPUCB, nu=2.0, noise_std=0.1).named(noise_std="regulariser"),
+    agents={
+        "oracle": Spec(oracle),
+        "full": Spec(FixedPrior),
+        "libo": Spec(MetaKGL, lam=0.05, omega=0.025, **_ALL_DATA),
+        "flibo": Spec(FederatedMetaKGL, lam=0.02, omega=0.025, alpha=0.25, **_ALL_DATA).named(
+            lam="lam_federated"
+        ),
+        "default": default_meta_kgl(data="all"),
+        "meta-kel": Spec(MetaKeL, lam=0.05, **_ALL_DATA),
+        "self-tuned": Spec(SelfTunedMetaKGL, noise_std=0.1, data="all").named(noise_std="likelihood_noise"),
+        "adaptive": Spec(AdaptiveMetaKGL, noise_std=0.1).named(noise_std="likelihood_noise"),
+    },
+    protocol=Spec(Lifelong, num_tasks=10, horizon=50),
+    checks=_CHECKS,
+    analysis=_analysis(coverage_numbers.coverage, "figure_coverage"),
+)
 
 
 _ALL = (
-    _by_lam("theory-lam", "lifelong-cosine", data="exploration", tuned=0.05),
-    _by_lam("theory-lam-all", "lifelong-cosine-all", data="all", tuned=0.01),
-    _by_lam("theory-lam-legendre", "lifelong-legendre-orthonormal", data="exploration", tuned=0.8),
-    _by_lam("theory-lam-legendre-all", "lifelong-legendre-orthonormal-all", data="all", tuned=0.01),
     _RECOVERY,
     _REGRET,
     _EXPLORATION,
@@ -236,6 +234,7 @@ _ALL = (
         policy=Spec(LogExpectedImprovement, noise_std=0.1).named(noise_std="regulariser"),
     ),
     _KERNELS,
+    _COVERAGE,
 )
 
 EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment in _ALL}

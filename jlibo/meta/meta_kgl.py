@@ -5,17 +5,15 @@
 | `lam`           | lambda                                                                           |
 | `omega`         | omega; j is kept when its group norm over s tasks exceeds omega sqrt(s)          |
 | `data`          | D^exp_{1:s} ("exploration") or D_{1:s} ("all", the variant of the appendix)      |
-| `lam_scaling`   | "constant", or "sqrt": lam / sqrt(s), as in the consistency theorem              |
-| `noise_scale`   | lambda / (4 sigma) at which the noise event of App. D has probability 1 - delta  |
+| `lam_scaling`   | "sqrt": lam / sqrt(s), as in Theorem 3.3; "noise": above the noise event of App. D |
+| `omega_scaling` | "penalty": omega in units of the error that the penalty causes                   |
 | the prior       | k_hat_s = (1/|J_hat|) sum_{j in J_hat} k_j                                       |
 """
 
 from typing import ClassVar, final
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jlibo.fields import choice, hyper_parameter
@@ -23,12 +21,12 @@ from jlibo.meta.base import (
     AbstractMetaLearner,
     RunSizes,
     TaskData,
-    group_array,
     info_of,
     no_support,
     selected_prior,
 )
 from jlibo.meta.exploration import AbstractExploration, DecreasingExploration
+from jlibo.meta.noise import estimate_noise, mean_squares, noise_scale, reward_scale, spread_kappa
 from jlibo.meta.past import PastTasks, no_past, penalised, remember
 from jlibo.meta.rows import DATA_CHOICES
 from jlibo.solver.group_lasso import Solution, group_lasso
@@ -57,25 +55,6 @@ def solve_past(
     return eqx.tree_at(lambda s: s.gap, solution, solution.gap / jnp.maximum(ratio, 1e-30))
 
 
-NOISE_DELTA = 0.1
-"""Probability that the noise exceeds the penalty of `lam_scaling="noise"` for some kernel."""
-
-
-def noise_scale(past: PastTasks, sizes: RunSizes) -> Float[Array, ""]:
-    """Return the smallest lam / (4 sigma) at which App. D bounds noise of level sigma below the penalty.
-
-    That is `max_j (sqrt(T_j) + sqrt(2 t_j log(p / delta))) / N`, where T_j is the trace of the features of
-    kernel j over all tasks and t_j the largest trace of a task, which bounds the spectral norm. It needs
-    neither c_1 nor kappa. It is 0 without data.
-    """
-    features, _ = penalised(past, sizes)
-    by_feature = (features**2).sum(1)
-    traces = jax.ops.segment_sum(by_feature.T, group_array(sizes), num_segments=sizes.num_groups)
-    log_term = np.log(sizes.num_groups / NOISE_DELTA)
-    spread = jnp.sqrt(traces.sum(1)) + jnp.sqrt(2 * log_term * traces.max(1))
-    return spread.max() / jnp.maximum(past.num_observations.sum(), 1)
-
-
 def no_coef(sizes: RunSizes) -> Float[Array, "tasks features"]:
     """Return the initial coefficients of the first solve of a run."""
     return jnp.zeros((sizes.num_tasks, sizes.num_features), sizes.dtype)
@@ -96,9 +75,15 @@ class MetaKGLState(eqx.Module):
 class MetaKGL(AbstractMetaLearner):
     """Meta-learner of LiBO: one group lasso over the data of all past tasks.
 
+    With unknown constants use `MetaKGL(1 / 8, 0.08, lam_scaling="bracket", omega_scaling="rewards")`. It is
+    Theorem 3.3 with everything from the data: a kernel counts if its coefficients exceed 8 % of the rewards.
+    If half of the smallest coefficient that matters is known, it is omega, with `omega_scaling="constant"`.
+    docs/theory.md has their regret beside that of tuned ones.
+
     **Arguments:** the fields below; `lam` and `omega` are required.
 
-    **Raises:** `ValueError` for a hyper-parameter out of range, or an unknown `data` or `lam_scaling`.
+    **Raises:** `ValueError` for a hyper-parameter out of range, or an unknown `data`, `lam_scaling`
+    or `omega_scaling`.
 
     ```python
     import jax
@@ -114,15 +99,24 @@ class MetaKGL(AbstractMetaLearner):
     """
 
     lam: Float[Array, ""] = hyper_parameter("lam", at_least=0)
-    """Penalty lambda of the group lasso, at least 0."""
+    """Penalty lambda of the group lasso; see `lam_scaling`. At least 0."""
     omega: Float[Array, ""] = hyper_parameter("omega", at_least=0)
-    """After s tasks, a kernel is selected if its group norm exceeds omega * sqrt(s). At least 0."""
+    """After s tasks, a kernel is selected if its group norm exceeds omega * sqrt(s); see `omega_scaling`. At
+    least 0."""
     data: str = choice("data", DATA_CHOICES)
     """Which steps of a task to use: "exploration" (forced exploration only) or "all"."""
-    lam_scaling: str = choice("lam_scaling", ("constant", "sqrt", "noise"))
-    """Penalty after s tasks: lam ("constant"), lam / sqrt(s) ("sqrt"), or lam times the size that noise of
-    level one has in the data ("noise", see `jlibo.meta.meta_kgl.noise_scale`). With "noise", the theorem's
-    lam is four times the noise level."""
+    lam_scaling: str = choice("lam_scaling", ("constant", "sqrt", "noise", "estimated", "bracket"))
+    """Penalty after s tasks: lam ("constant"), lam / sqrt(s) ("sqrt"), or lam times a number from the data.
+    With "noise", it is the size of noise of level one in the data (`jlibo.meta.noise.noise_scale`); the
+    theory's lam is then four times the noise level. "estimated" also estimates that level
+    (`jlibo.theory.estimate_noise`); the theory's lam is then 4. With "bracket", it is omega * kappa^2 /
+    sqrt(s) at the upper end of kappa's bracket (`jlibo.theory.kappa_upper`), with omega in the units of the
+    rewards; the theorem's lam is then 1/8."""
+    omega_scaling: str = choice("omega_scaling", ("constant", "rewards", "penalty"))
+    """Threshold of a group norm after s tasks: omega * sqrt(s) ("constant"); the same times the root mean
+    square of the rewards ("rewards"); or omega * lam * s / z_j with the penalty lam and the mean square z_j
+    of a feature of kernel j ("penalty"). With "penalty", omega = 3/4 is the error that penalty and noise
+    cause if features are orthogonal (`jlibo.theory.penalty_omega`)."""
     exploration: AbstractExploration = DecreasingExploration()
     """Default schedule of forced exploration."""
     tol: float = 1e-6
@@ -147,14 +141,36 @@ class MetaKGL(AbstractMetaLearner):
         return self._fit(past, num_done, no_coef(sizes), sizes)
 
     def _fit(self, past: PastTasks, num_done: Int[Array, ""], init: Float[Array, "tasks features"], sizes):
-        root = jnp.sqrt(num_done.astype(sizes.dtype))
-        lam = self.lam
-        if self.lam_scaling == "sqrt":
-            lam = lam / root
-        elif self.lam_scaling == "noise":
-            lam = lam * noise_scale(past, sizes)
+        lam = self._penalty(past, num_done, sizes)
         solution = solve_past(past, lam, sizes, init=init, tol=self.tol, max_steps=self.max_steps)
-        support = solution.group_norms > self.omega * root
+        support = solution.group_norms > self._threshold(past, lam, num_done, sizes)
         # A failed solve has NaN coefficients, which must not be the start of the next one.
         coef = jnp.nan_to_num(solution.coef)
         return MetaKGLState(past, num_done, coef, support), info_of(support, solution, sizes)
+
+    def _penalty(self, past: PastTasks, num_done: Int[Array, ""], sizes: RunSizes) -> Float[Array, ""]:
+        if self.lam_scaling == "constant":
+            return self.lam
+        root = jnp.sqrt(num_done.astype(sizes.dtype))
+        if self.lam_scaling == "sqrt":
+            return self.lam / root
+        if self.lam_scaling == "noise":
+            return self.lam * noise_scale(past, sizes)
+        noise = estimate_noise(past, sizes)
+        if self.lam_scaling == "estimated":
+            return self.lam * noise.noise_std * noise_scale(past, sizes)
+        size = jnp.maximum(noise.num_explained, 1)
+        return self.lam * self._omega(past, sizes) * spread_kappa(mean_squares(past, sizes), size) ** 2 / root
+
+    def _omega(self, past: PastTasks, sizes: RunSizes) -> Float[Array, ""]:
+        """Return omega in the units of the rewards."""
+        return self.omega * reward_scale(past, sizes) if self.omega_scaling == "rewards" else self.omega
+
+    def _threshold(
+        self, past: PastTasks, lam: Float[Array, ""], num_done: Int[Array, ""], sizes: RunSizes
+    ) -> Float[Array, "*groups"]:
+        num_tasks = num_done.astype(sizes.dtype)
+        if self.omega_scaling != "penalty":
+            return self._omega(past, sizes) * jnp.sqrt(num_tasks)
+        squares = mean_squares(past, sizes)
+        return self.omega * lam * num_tasks / jnp.where(squares > 0, squares, 1)

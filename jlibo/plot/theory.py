@@ -6,6 +6,7 @@
 | `figure_regret`      | `theory-regret`                                                                |
 | `figure_exploration` | `theory-exploration`                                                           |
 | `figure_kernels`     | `theory-kernels`                                                               |
+| `figure_coverage`    | `theory-coverage`                                                              |
 """
 
 from collections.abc import Mapping
@@ -155,6 +156,42 @@ def figure_kernels(numbers: Mapping[str, Any], title: str | None = None) -> Figu
         axes[1].plot(numbers["tasks"], numbers["recovery"][place], color=shade, label=f"{count:,}")
     axes[1].set_ylim(-0.03, 1.03)
     _finish(axes[1], "tasks", "P(all kernels right)")
+    return figure
+
+
+def figure_coverage(numbers: Mapping[str, Any], title: str | None = None) -> Figure:
+    """Return a figure of how often f leaves the bands, by agent and band, and against tasks.
+
+    **Arguments:**
+
+    - `numbers`: `summary["analysis"]` of `theory-coverage`.
+    - `title`: title of the figure.
+    """
+    figure, axes = _panels(title)
+    bands, colours = numbers["bands"], (META, ORACLE, NAIVE)
+    names = list(bands[0]["left"])
+    for place, (band, colour) in enumerate(zip(bands, colours, strict=True)):
+        left = [band["left"][name] for name in names]
+        label = f"{band['width']}, lambda_ucb = {band['regulariser']:.2g}"
+        axes[0].barh(
+            np.arange(len(names)) + 0.27 * (place - 1),
+            [one["mean"] for one in left],
+            0.25,
+            xerr=[one["se"] for one in left],
+            color=colour,
+            label=label,
+        )
+    axes[0].set_yticks(np.arange(len(names)), [display_name(name) for name in names])
+    axes[0].invert_yaxis()
+    axes[0].axvline(numbers["delta"], color=RANDOM, linestyle="--", linewidth=0.9)
+    _finish(axes[0], "share of tasks in which f leaves the band", "")
+    shades = agent_colours(bands[0]["left"])
+    for name in names:
+        axes[1].plot(
+            numbers["tasks"], bands[1]["left_by_task"][name], color=shades[name], label=display_name(name)
+        )
+    axes[1].axhline(numbers["delta"], color=RANDOM, linestyle="--", linewidth=0.9)
+    _finish(axes[1], "task", f"share of seeds, {bands[1]['width']}, proved lambda_ucb")
     return figure
 
 

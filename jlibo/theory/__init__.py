@@ -1,5 +1,6 @@
 """The paper's theory, computed: assumptions, recovery, regret bounds and a planner."""
 
+from jlibo.meta.noise import NoiseEstimate
 from jlibo.theory.assumptions import (
     Finding,
     check_data,
@@ -28,6 +29,7 @@ from jlibo.theory.federated import (
     vote_exponent,
     vote_probability,
 )
+from jlibo.theory.from_data import estimate_noise, kappa_upper, lam_bracket, penalty_omega
 from jlibo.theory.information_gain import (
     GreedyGain,
     greedy_information_gain,
@@ -67,6 +69,7 @@ __all__ = [
     "Finding",
     "GreedyGain",
     "KappaBracket",
+    "NoiseEstimate",
     "Plan",
     "RegretBound",
     "RunReport",
@@ -77,6 +80,7 @@ __all__ = [
     "correct_share",
     "design_failure",
     "design_recovery_probability",
+    "estimate_noise",
     "exact_vote_probability",
     "exploration_constants",
     "exploration_design",
@@ -97,7 +101,9 @@ __all__ = [
     "kappa_from_gram",
     "kappa_lower",
     "kappa_search",
+    "kappa_upper",
     "kernel_norm",
+    "lam_bracket",
     "least_rows",
     "lifelong_regret_bound",
     "map_moments",
@@ -105,6 +111,7 @@ __all__ = [
     "measure_coverage",
     "noise_lam",
     "norm_of",
+    "penalty_omega",
     "plan",
     "played_information_gain",
     "pooled_beta_min",

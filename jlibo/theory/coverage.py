@@ -157,6 +157,35 @@ def measure_coverage(
     print(found["libo"].left)
     ```
     """
+    found = measure_bands(
+        env,
+        features,
+        policy,
+        meta_learners,
+        coef_norm=coef_norm,
+        delta=delta,
+        widths=(width,),
+        num_tasks=num_tasks,
+        horizon=horizon,
+        key=key,
+    )
+    return {name: bands[width] for name, bands in found.items()}
+
+
+def measure_bands(
+    env: AbstractEnv,
+    features: AbstractFeatures,
+    policy: AbstractPolicy,
+    meta_learners: Mapping[str, AbstractMetaLearner],
+    *,
+    coef_norm: Float[ArrayLike, ""],
+    delta: Float[ArrayLike, ""],
+    widths: tuple[Width, ...],
+    num_tasks: int,
+    horizon: int,
+    key: PRNGKeyArray,
+) -> dict[str, dict[Width, Coverage]]:
+    """Return a `Coverage` for each agent and width, from one play; arguments as in `measure_coverage`."""
     plan = plan_agents(env, features, meta_learners, num_tasks=num_tasks, horizon=horizon)
     candidate_features = features(env.candidates)
 
@@ -168,9 +197,8 @@ def measure_coverage(
             candidate_features,
             plan.sizes[name],
             jnp.asarray(plan.counts[:, place], jnp.int32),
-            jnp.asarray(coef_norm),
-            jnp.asarray(delta),
-            width,
+            (jnp.asarray(coef_norm), jnp.asarray(delta)),
+            tuple(widths),
             key=key,
         )
         for place, (name, learner) in enumerate(meta_learners.items())
@@ -185,33 +213,39 @@ def _cover(
     candidate_features: Float[Array, "candidates features"],
     sizes: RunSizes,
     counts: Int[Array, " tasks"],
-    coef_norm: Float[Array, ""],
-    delta: Float[Array, ""],
-    width: Width,
+    assumed: tuple[Float[Array, ""], Float[Array, ""]],
+    widths: tuple[Width, ...],
     *,
     key: PRNGKeyArray,
-) -> Coverage:
+) -> dict[Width, Coverage]:
+    """Return the coverage of one agent for bands of each width. `assumed`: bound on ||beta||_2, and delta."""
     # Jitted, because a scan outside of `jit` is recompiled at every call.
+    coef_norm, delta = assumed
+
     def one_task(state: Any, step):
         index, num_explore = step
         draws = draw_task(env, index, sizes.horizon, key=key)
         prior = learner.prior(state, sizes)
         played = run_task(policy, prior, candidate_features, draws, num_explore)
-        ratios = band_ratio(
-            prior,
-            candidate_features,
-            draws.task.values,
-            played,
-            norm_bound=norm_of(prior, coef_norm),
-            noise_level=env.noise_std,
-            regulariser=policy.noise_std,
-            delta=delta,
-            width=width,
-        )
+
+        def furthest(width: Width) -> Float[Array, ""]:
+            ratios = band_ratio(
+                prior,
+                candidate_features,
+                draws.task.values,
+                played,
+                norm_bound=norm_of(prior, coef_norm),
+                noise_level=env.noise_std,
+                regulariser=policy.noise_std,
+                delta=delta,
+                width=width,
+            )
+            return ratios.max()
+
         data = TaskData(candidate_features[played.actions], played.rewards, played.explored)
         state, _ = learner.update(state, data, sizes)
-        return state, ratios.max()
+        return state, {width: furthest(width) for width in widths}
 
     steps = (jnp.arange(sizes.num_tasks, dtype=jnp.int32), counts)
     _, ratios = lax.scan(one_task, learner.init(sizes), steps)
-    return Coverage(ratios)
+    return {width: Coverage(ratios[width]) for width in widths}

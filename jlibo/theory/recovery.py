@@ -147,9 +147,9 @@ def noise_lam(
 ) -> Float[Array, "*any"]:
     """Return the smallest lam at which the noise event of App. D has probability at least 1 - delta.
 
-    It needs neither c_1 nor kappa. Theorem 3.3 says that recovery has probability 1 - delta if
-    `noise_lam <= theorem_lam`. `jlibo.MetaKGL(4 * noise_std, omega, lam_scaling="noise")` has this lam with
-    the traces of its own data.
+    It needs neither c_1 nor kappa, and `estimate_noise` returns the noise. Theorem 3.3 says that recovery has
+    probability 1 - delta if `noise_lam <= theorem_lam`. `jlibo.MetaKGL(4 * noise_std, omega,
+    lam_scaling="noise")` has this lam with the traces of its own data.
 
     **Arguments:** as in `recovery_probability`; `delta` is the probability that the noise is larger.
 

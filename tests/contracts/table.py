@@ -86,6 +86,12 @@ LEARNERS = {
     "meta_kgl_noise": lambda seed: MetaKGL(
         0.2 + 0.1 * seed, 0.05, lam_scaling="noise", exploration=FEW, tol=1e-9
     ),
+    "meta_kgl_estimated": lambda seed: MetaKGL(
+        2.0 + seed, 0.5, lam_scaling="estimated", omega_scaling="penalty", exploration=FEW, tol=1e-9
+    ),
+    "meta_kgl_bracket": lambda seed: MetaKGL(
+        0.1 + 0.1 * seed, 0.05, lam_scaling="bracket", omega_scaling="rewards", exploration=FEW, tol=1e-9
+    ),
     "federated": lambda seed: FederatedMetaKGL(0.1 + 0.1 * seed, 0.05, 0.5, data="all", tol=1e-9),
     "meta_kel": lambda seed: MetaKeL(0.2 + 0.1 * seed, data="all", exploration=FEW, tol=1e-9),
     "self_tuned": lambda seed: SelfTunedMetaKGL(0.1 + 0.1 * seed, exploration=FEW),

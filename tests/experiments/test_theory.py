@@ -1,5 +1,6 @@
 """The theory experiments at small sizes: what agents see, the numbers of the analyses, and the files."""
 
+import dataclasses
 import json
 
 import jax
@@ -9,7 +10,7 @@ import pytest
 
 import jlibo
 from jlibo import theory
-from jlibo.experiments import SettingError, find, folder, run_experiment, summarise
+from jlibo.experiments import REGISTRY, SettingError, find, folder, run_experiment, summarise
 from jlibo.experiments.recovery import exploration_rows
 from jlibo.lifelong.one_task import draw_task
 
@@ -183,15 +184,78 @@ def test_meta_kgl_beats_the_full_kernel_with_orthonormal_polynomials():
     assert agents["meta-kgl"]["regret"]["mean"][-1] == agents["oracle"]["regret"]["mean"][-1]
 
 
-def test_lam_experiments_differ_in_lam_only():
-    for name in ("theory-lam", "theory-lam-all", "theory-lam-legendre", "theory-lam-legendre-all"):
-        experiment = find(name)
-        learners = experiment.make_world(key=jax.random.key(0)).learners
-        ways = {way: learners[way] for way in ("printed", "tuned", "theorem", "noise")}
-        assert {float(one.omega) for one in ways.values()} == {0.25}
-        assert {one.data for one in ways.values()} == {"all" if name.endswith("all") else "exploration"}
-        assert [one.lam_scaling for one in ways.values()] == ["constant", "constant", "sqrt", "noise"]
-        z = 1.0 if "legendre" in name else 0.5
-        expected = theory.theorem_lam(1, beta_min=0.5, omega=0.25, kappa=theory.population_kappa(z, 5))
-        np.testing.assert_allclose(ways["theorem"].lam, expected, rtol=1e-6)
-        np.testing.assert_allclose(ways["noise"].lam, 0.4, rtol=1e-6)
+LAM = ("", "-all", "-legendre", "-legendre-all", "-legendre-printed", "-legendre-printed-all")
+
+
+def learners_of(experiment):
+    return experiment.make_world(key=jax.random.key(0)).learners
+
+
+@pytest.mark.parametrize("ending", LAM)
+def test_lam_experiments_differ_in_lam_and_omega_only(ending):
+    learners = learners_of(find(f"theory-lam{ending}"))
+    given = [learners[way] for way in ("printed", "tuned", "theorem", "noise", "bracket", "estimated")]
+    assert {float(one.omega) for one in given} == {0.25}
+    assert {one.data for one in given} == {"all" if ending.endswith("all") else "exploration"}
+    scalings = ["constant", "constant", "sqrt", "noise", "bracket", "estimated"]
+    assert [one.lam_scaling for one in given] == scalings
+    z = {"": 0.5, "-legendre": 1.0, "-legendre-printed": 1 / 101}[ending.removesuffix("-all")]
+    expected = theory.theorem_lam(1, beta_min=0.5, omega=0.25, kappa=theory.population_kappa(z, 5))
+    np.testing.assert_allclose(given[2].lam, expected, rtol=1e-6)
+    np.testing.assert_allclose(given[3].lam, 0.4, rtol=1e-6)
+    np.testing.assert_allclose(given[4].lam, 1 / 8, rtol=1e-6)
+    for one in (learners["noise-omega"], learners["estimated-omega"]):
+        assert one.omega_scaling == "penalty" and float(one.omega) == 0.75
+    default = learners["default"]
+    assert (default.lam_scaling, default.omega_scaling) == ("bracket", "rewards")
+
+
+def test_every_lifelong_experiment_has_one_on_lam():
+    """Each lifelong experiment has the tasks of one on lam; `-tuned` has those of `lifelong-cosine-all`."""
+    compared = {find(name).summary.split()[-1] for name in REGISTRY if name.startswith("theory-lam")}
+    lifelong = {name for name in REGISTRY if name.startswith("lifelong-")}
+    assert lifelong - compared == {"lifelong-cosine-all-tuned"}
+
+
+@pytest.mark.parametrize("ending", ["glmnet", "glmnet-printed"])
+def test_real_data_have_no_constants(ending):
+    experiment = find(f"theory-lam-{ending}")
+    assert experiment["half"] == "second", "nothing was chosen on these data sets"
+    assert not {"theorem", "noise", "noise-omega", "oracle"} & set(experiment.agents)
+    learners = learners_of(experiment)
+    assert {one.exploration.scale for name, one in learners.items() if name not in ("random", "full")} == {
+        experiment["explore_scale"]
+    }
+
+
+# --- coverage -----------------------------------------------------------------------------------------------
+
+COVERAGE = {"num_features": 5, "num_tasks": 2, "horizon": 6, "support_size": 2}
+
+
+@pytest.mark.slow
+def test_coverage_numbers(tmp_path):
+    experiment = find("theory-coverage").changed(COVERAGE)
+    few = {name: experiment.agents[name] for name in ("oracle", "full")}
+    result = run_experiment(dataclasses.replace(experiment, agents=few), num_seeds=2)
+    path, _ = folder.write_result(result, tmp_path, extra_timing={"import_s": 0.5})
+    assert (path / "figure.png").stat().st_size > 10_000
+    numbers = json.loads((path / "summary.json").read_text())["analysis"]
+    assert numbers["tasks"] == [1, 2] and numbers["delta"] == 0.1
+    bands = [(band["width"], band["regulariser"]) for band in numbers["bands"]]
+    assert bands == [("ellipsoid", 0.1), ("kernel", pytest.approx((1 + 2 / 6) ** 0.5)), ("kernel", 0.1)]
+    for band in numbers["bands"]:
+        for name in ("oracle", "full"):
+            by_task = band["left_by_task"][name]
+            np.testing.assert_allclose(band["left"][name]["mean"], np.mean(by_task), atol=1e-6)
+            assert 0 < band["median_ratio"][name] < np.inf
+        assert band["left"]["full"]["mean"] == 0
+    # A width for a larger regulariser holds; that of the theorem at a small one may not.
+    assert numbers["bands"][1]["left"]["oracle"]["mean"] <= 0.5
+
+
+def test_coverage_is_measured_for_every_meta_learner():
+    learners = learners_of(find("theory-coverage"))
+    every = {one for one in vars(jlibo.meta).values() if isinstance(one, type)}
+    every = {one for one in every if issubclass(one, jlibo.AbstractMetaLearner)}
+    assert {type(one) for one in learners.values()} == every - {jlibo.AbstractMetaLearner}

@@ -66,6 +66,13 @@ def test_true_and_full_kernel_are_covered(width, regulariser):
         assert ratio.max() > 0.1, "the band is not absurdly wide"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("width, regulariser", [("ellipsoid", 0.1), ("kernel", (1 + 2 / 25) ** 0.5)])
+def test_thousands_of_tasks_are_covered(width, regulariser):
+    for ratio in measure(AGENTS, num_keys=1000, width=width, regulariser=regulariser).values():
+        assert (ratio > 1).mean() <= DELTA
+
+
 def test_kernel_width_fails_at_a_small_regulariser():
     """Chowdhury & Gopalan prove their width for lambda_ucb^2 = 1 + 2/n; at a small one it is too narrow."""
     ratios = measure(AGENTS, width="kernel", regulariser=0.1)

@@ -92,7 +92,7 @@ def test_plan_of_the_papers_numbers():
     assert "the guarantee never begins" in text
     by_noise = theory.noise_lam(plan.mean_rows, 30, 50, noise_std=0.1, delta=0.1)
     np.testing.assert_allclose(plan.lam_noise, by_noise, rtol=1e-6)
-    assert "MetaKGL(lam=0.4, lam_scaling='noise')" in text
+    assert "MetaKGL(lam=0.4, lam_scaling='noise')" in text and "lam_scaling='bracket'" in text
 
 
 def test_plan_at_which_everything_holds():

@@ -114,8 +114,8 @@ def past_of(design, targets):
 def test_noise_scale_of_features_of_size_one_is_the_worst_case():
     design = jnp.asarray(orthogonal_design(3, 16, 6), float)
     past, sizes, _ = past_of(design, jnp.zeros((3, 16)))
-    scale = jlibo.meta.meta_kgl.noise_scale(past, sizes)
-    expected = theory.noise_lam(16, 3, 6, noise_std=0.25, delta=jlibo.meta.meta_kgl.NOISE_DELTA)
+    scale = jlibo.meta.noise.noise_scale(past, sizes)
+    expected = theory.noise_lam(16, 3, 6, noise_std=0.25, delta=jlibo.meta.noise.NOISE_DELTA)
     np.testing.assert_allclose(scale, expected, rtol=1e-6)
 
 
@@ -128,7 +128,7 @@ def test_noise_alone_selects_no_kernel():
         return past_of(design, 0.5 * jax.random.normal(key, (2, 12)))[2].support.any()
 
     share = jax.jit(jax.vmap(selected))(jax.random.split(jax.random.key(1), 200)).mean()
-    assert share <= jlibo.meta.meta_kgl.NOISE_DELTA
+    assert share <= jlibo.meta.noise.NOISE_DELTA
 
 
 def test_small_failures_keep_their_precision_in_float32():
