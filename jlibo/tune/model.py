@@ -120,7 +120,8 @@ def make_model(
 def without_names(features: SpaceFeatures) -> SpaceFeatures:
     """Return the same features without the names and ranges of the space.
 
-    Features depend only on unit points, so that all spaces of one shape share a compiled program.
+    Features depend only on unit points and conditions, so that all spaces of one shape with the same
+    conditions share a compiled program.
     """
     kinds = [
         Categorical(range(one.num_values)) if isinstance(one, Categorical) else Float(0, 1)
