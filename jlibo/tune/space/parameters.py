@@ -80,8 +80,8 @@ def from_fields(name: str, fields: Any, *, version: int) -> Parameter:
         raise ValueError(f"`{argument}` cannot be read: {error}") from error
 
 
-def without_condition(parameter: Parameter) -> Parameter:
-    """Return the same parameter, which exists always."""
+def conditioned(parameter: Parameter, when: Mapping[str, Any] | None) -> Parameter:
+    """Return the same parameter under another condition; None if it exists always."""
     if isinstance(parameter, Categorical):
-        return parameter if parameter.when is None else Categorical(parameter.choices)
-    return dataclasses.replace(parameter, when=None)
+        return Categorical(parameter.choices, when=when)
+    return dataclasses.replace(parameter, when=when)
