@@ -46,19 +46,26 @@ def count_scores(folder: Path) -> int:
 
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
 def test_every_choice_has_its_parameters_and_can_be_fitted(model):
-    choices = [None] if model.decider is None else model.space[model.decider].choices
-    assert {name for choice in choices for name in model.names(choice)} == set(model.space)
-    middle = model.space.from_unit(np.full(model.space.num_parameters, 0.5))
-    for choice in choices:
-        params = middle if choice is None else {**middle, model.decider: choice}
-        assert evaluations.score(model.name, "iris", model.relevant(params)) > 0.3
+    parents = {name for parameter in model.space.values() for name in parameter.when or ()}
+    middle = {
+        name: parameter.value_of(float(parameter.unit_to_codes(np.array(0.5))))
+        for name, parameter in model.space.items()
+    }
+    seen = set()
+    for parent in parents or {None}:
+        for choice in [None] if parent is None else model.space[parent].choices:
+            params = model.relevant(middle if choice is None else {**middle, parent: choice})
+            assert model.space.validate(params) == params
+            assert evaluations.score(model.name, "iris", params) > 0.3
+            seen |= set(params)
+    assert seen == set(model.space)
 
 
 def test_relevant_parameters_depend_on_the_choice():
     svc = MODELS["svc"]
     assert svc.relevant(dict(C=1.0, gamma=2.0, kernel="linear")) == dict(C=1.0, kernel="linear")
     assert set(svc.relevant(dict(C=1.0, gamma=2.0, kernel="rbf"))) == {"C", "gamma", "kernel"}
-    assert MODELS["choice"].names("logistic") == ["algorithm", "logistic_C"]
+    assert MODELS["choice"].space.active_names({"algorithm": "logistic"}) == ("algorithm", "logistic_C")
 
 
 def test_score_equals_a_pipeline_of_sklearn():
@@ -113,10 +120,9 @@ def test_optuna_chooses_within_the_space_and_survives_failures(kind):
 
     run = methods.play_optuna(kind, model, score, 14, 0)
     assert len(run) == 14 and math.isnan(run[1])
-    full = model.space.from_unit(np.full(model.space.num_parameters, 0.5))
     for params in tried:
-        model.space.validate({**full, **params})
-        # TPE is asked for the parameters that matter, the others for all of them.
+        model.space.validate(model.relevant(params))
+        # TPE is asked for the parameters that exist, the others for all of them.
         assert set(params) == set(model.relevant(params) if kind == "optuna-tpe" else model.space)
 
 

@@ -55,16 +55,17 @@ def play_optuna(kind: str, model: Model, score: Score, budget: int, seed: int) -
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    by_run = kind == "optuna-tpe" and model.decider is not None
+    by_run = kind == "optuna-tpe"
     sampler = optuna.samplers.TPESampler if kind == "optuna-tpe" else optuna.samplers.GPSampler
     study = optuna.create_study(direction="maximize", sampler=sampler(seed=seed))
     run = []
     for _ in range(budget):
         trial = study.ask()
-        choice = suggest(trial, model, model.decider) if by_run else None
-        params = {
-            name: suggest(trial, model, name) for name in (model.names(choice) if by_run else model.space)
-        }
+        params = {}
+        for place in model.space.conditions.order:  # parents first
+            name = model.space.names[place]
+            if not by_run or name in model.space.active_names(params):
+                params[name] = suggest(trial, model, name)
         run.append(score(params))
         failed = np.isnan(run[-1])
         study.tell(
@@ -76,7 +77,7 @@ def play_optuna(kind: str, model: Model, score: Score, budget: int, seed: int) -
 
 
 def suggest(trial: Any, model: Model, name: str) -> Any:
-    """Return Optuna's value for a parameter of the model; asked again, a trial returns the same value."""
+    """Return Optuna's value for a parameter of the model."""
     parameter = model.space[name]
     if isinstance(parameter, jlibo.Categorical):
         return trial.suggest_categorical(name, parameter.choices)

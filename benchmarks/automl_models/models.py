@@ -1,6 +1,6 @@
 """The tuned models: a search space each, and the estimator of a configuration.
 
-| model      | parameters                                                                 | matters only if  |
+| model      | parameters                                                                 | exists           |
 |------------|----------------------------------------------------------------------------|------------------|
 | `svc`      | C and gamma (log), kernel                                                  | gamma: nonlinear |
 | `kernels`  | the same with degree and coef0                                             | given the kernel |
@@ -8,9 +8,9 @@
 | `boosting` | number of trees and leaf size (log integers), depth, rate (log), subsample | always           |
 | `mlp`      | hidden units (log integer), activation, weight decay and rate (log)        | always           |
 
-A parameter that does not matter in a configuration is not part of its key in `evaluations`. jlibo, GPSampler
-and random search choose all parameters of the space. Optuna's TPE chooses those that matter, by its
-define-by-run interface.
+The conditions are part of the search spaces (`when`), so jlibo and random search choose the parameters that
+exist, and so does Optuna's TPE by its define-by-run interface. GPSampler chooses all parameters; those that
+do not exist in a configuration are left out before it is evaluated.
 """
 
 import dataclasses
@@ -29,38 +29,27 @@ SVM_STEPS = 20_000
 """Limit of the SVM solver's iterations: a large C with an unsuitable kernel may not converge."""
 KERNELS = ("linear", "rbf", "poly", "sigmoid")
 C = Float(1e-3, 1e3, log=True)
-GAMMA = Float(1e-4, 1e1, log=True)
+
+
+def gamma(**when: Any) -> Float:
+    """Return the parameter gamma, which exists under a condition."""
+    return Float(1e-4, 1e1, log=True, when=when)
 
 
 @dataclasses.dataclass(frozen=True)
 class Model:
     """A model to tune.
 
-    - `build`: returns the estimator, given the parameters that matter.
-    - `decider`: the categorical parameter that decides which others matter; None if all matter.
-    - `decided`: the parameters that matter for each choice of the decider. Parameters that are in no entry
-      matter always.
+    - `build`: returns the estimator of a configuration.
     """
 
     name: str
     space: SearchSpace
     build: Callable[..., BaseEstimator]
-    decider: str | None = None
-    decided: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
-
-    def names(self, choice: str | None) -> list[str]:
-        """Return the names of the parameters that matter if the decider has the value `choice`."""
-        conditional = {name for names in self.decided.values() for name in names}
-        return [
-            name
-            for name in self.space
-            if name not in conditional or name in self.decided.get(choice or "", ())
-        ]
 
     def relevant(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the parameters that matter in a configuration."""
-        choice = None if self.decider is None else params[self.decider]
-        return {name: params[name] for name in self.names(choice)}
+        """Return the parameters that exist, given values of all parameters or of those that exist."""
+        return {name: params[name] for name in self.space.active_names(params)}
 
 
 def _svc(**params: Any) -> SVC:
@@ -90,29 +79,21 @@ MODELS = {
     for model in (
         Model(
             "svc",
-            SearchSpace(C=C, gamma=GAMMA, kernel=Categorical(KERNELS)),
+            SearchSpace(C=C, gamma=gamma(kernel=KERNELS[1:]), kernel=Categorical(KERNELS)),
             _svc,
-            "kernel",
-            {kernel: ("gamma",) for kernel in KERNELS if kernel != "linear"},
         ),
         Model(
             "choice",
             SearchSpace(
                 algorithm=Categorical(("svc", "forest", "logistic")),
-                svc_C=C,
-                svc_gamma=GAMMA,
-                forest_max_depth=Int(1, 12),
-                forest_min_samples_leaf=Int(1, 50, log=True),
-                forest_max_features=Float(0.1, 1.0),
-                logistic_C=Float(1e-4, 1e3, log=True),
+                svc_C=Float(1e-3, 1e3, log=True, when={"algorithm": "svc"}),
+                svc_gamma=gamma(algorithm="svc"),
+                forest_max_depth=Int(1, 12, when={"algorithm": "forest"}),
+                forest_min_samples_leaf=Int(1, 50, log=True, when={"algorithm": "forest"}),
+                forest_max_features=Float(0.1, 1.0, when={"algorithm": "forest"}),
+                logistic_C=Float(1e-4, 1e3, log=True, when={"algorithm": "logistic"}),
             ),
             _choice,
-            "algorithm",
-            {
-                "svc": ("svc_C", "svc_gamma"),
-                "forest": ("forest_max_depth", "forest_min_samples_leaf", "forest_max_features"),
-                "logistic": ("logistic_C",),
-            },
         ),
         Model(
             "boosting",
@@ -128,15 +109,13 @@ MODELS = {
         Model(
             "kernels",
             SearchSpace(
-                C=C, gamma=GAMMA, kernel=Categorical(KERNELS), degree=Int(2, 5), coef0=Float(0.0, 2.0)
+                C=C,
+                gamma=gamma(kernel=KERNELS[1:]),
+                kernel=Categorical(KERNELS),
+                degree=Int(2, 5, when={"kernel": "poly"}),
+                coef0=Float(0.0, 2.0, when={"kernel": ["poly", "sigmoid"]}),
             ),
             _svc,
-            "kernel",
-            {
-                "rbf": ("gamma",),
-                "poly": ("gamma", "degree", "coef0"),
-                "sigmoid": ("gamma", "coef0"),
-            },
         ),
         Model(
             "mlp",

@@ -43,13 +43,12 @@ def grid(space: jlibo.SearchSpace, levels: int = LEVELS) -> np.ndarray:
 
 
 def as_params(space: jlibo.SearchSpace, row: np.ndarray) -> dict[str, Any]:
-    """Return the configuration of a row of the grid."""
-    return space.validate(
-        {
-            name: parameter.choices[int(value)] if isinstance(parameter, jlibo.Categorical) else float(value)
-            for (name, parameter), value in zip(space.items(), row, strict=True)
-        }
-    )
+    """Return the configuration of a row of the grid, without the parameters that are off in it."""
+    params = {
+        name: parameter.choices[int(value)] if isinstance(parameter, jlibo.Categorical) else float(value)
+        for (name, parameter), value in zip(space.items(), row, strict=True)
+    }
+    return space.validate({name: params[name] for name in space.active_names(params)})
 
 
 def describe(space: jlibo.SearchSpace, tasks: Sequence[str]) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from jlibo.belief.moments import Moments, divisor, unit_of
 from jlibo.features import AbstractFeatures
 from jlibo.tune.engine import Compressed, OwnTrials, PastTrials
 from jlibo.tune.memory.records import TaskRecord, TrialRecord
+from jlibo.tune.space.conditions import OFF
 from jlibo.tune.space.space import SearchSpace
 
 FARTHEST = 3.0
@@ -102,11 +103,12 @@ def _signed_quarters(scores: Sequence[float] | np.ndarray, *, maximise: bool) ->
 
 def unit_points(space: SearchSpace, trials: Sequence[TrialRecord]) -> Float[np.ndarray, "trials dim"]:
     """Return the trials' configurations as points of the unit box: `to_unit`, one parameter at a time."""
-    columns = [
-        parameter.codes_to_unit(np.array([parameter.code_of(name, trial.params[name]) for trial in trials]))
-        for name, parameter in space.items()
-    ]
-    return np.stack(columns, axis=1)
+    points = np.full((len(trials), space.num_parameters), OFF)
+    for place, (name, parameter) in enumerate(space.items()):
+        on = [row for row, trial in enumerate(trials) if name in trial.params]
+        codes = [parameter.code_of(name, trials[row].params[name]) for row in on]
+        points[on, place] = parameter.codes_to_unit(np.array(codes, float))
+    return points
 
 
 def past_trials(

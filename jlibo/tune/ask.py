@@ -65,7 +65,11 @@ class Candidates:
         self._seed = tuple(seed)
         self._least = least
         self.is_listed = model.points is not None
-        self.points = unit_points.pool(model.space, seed=seed) if model.points is None else model.points
+        self.points = (
+            unit_points.pool(model.space, seed=seed, allowed=model.allowed)
+            if model.points is None
+            else model.points
+        )
 
     @cached_property
     def key(self) -> PRNGKeyArray:
@@ -93,12 +97,14 @@ class Candidates:
         """Return points near the best trials."""
         best = trials.best_first(unit_points.NUM_CENTRES, maximise=maximise)
         seed = (*self._seed, len(trials))
-        return unit_points.nearby(self._model.space, trials.points[best], seed=seed)
+        model = self._model
+        return unit_points.nearby(model.space, trials.points[best], seed=seed, allowed=model.allowed)
 
     def untried(self, trials: arrays.TrialArrays) -> np.ndarray | None:
         """Return points of the space that were not tried; None if there are none."""
         seed = (*self._seed, len(trials))
-        return unit_points.untried(self._model.space, trials.points, seed=seed)
+        model = self._model
+        return unit_points.untried(model.space, trials.points, seed=seed, allowed=model.allowed)
 
     def config(self, place: int, point: np.ndarray) -> dict[str, Value]:
         """Return the configuration at a point, with the values as given if the candidates are a list."""

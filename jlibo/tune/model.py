@@ -6,6 +6,7 @@
 | `points`, `configs` | the candidates, if they are a list and not a box                                |
 | `learner`, `policy` | maps past tasks to a prior; maps a posterior to scores of candidates            |
 | `scaling`           | the units of the scores                                                         |
+| `allowed`           | the constraint on the candidates, if there is one                               |
 
 Any meta-learner and any policy that `jlibo.run_lifelong` accepts can be used; a mode names one of each.
 """
@@ -28,6 +29,7 @@ from jlibo.meta.base import check_run_noise
 from jlibo.policies import AbstractPolicy
 from jlibo.tune import modes
 from jlibo.tune.space import candidates as candidate_points
+from jlibo.tune.space.constraints import Constraint, make_constraint
 from jlibo.tune.space.dictionary import MANY_FEATURES, LargeDictionaryWarning, SpaceFeatures
 from jlibo.tune.space.parameters import Categorical, Float, Value
 from jlibo.tune.space.space import SearchSpace
@@ -69,6 +71,8 @@ class Model:
     learner: AbstractMetaLearner
     policy: AbstractPolicy
     scaling: Standardise
+    allowed: Constraint | None = None
+    """The constraint that candidates satisfy; None if there is none. Applied to `points` already."""
 
     def sizes(self, num_tasks: int, num_trials: int) -> RunSizes:
         """Return the sizes of a history of `num_tasks` tasks with at most `num_trials` trials each."""
@@ -83,6 +87,7 @@ def make_model(
     policy: AbstractPolicy | None = None,
     candidates: Iterable[Mapping[str, Any]] | None = None,
     sizes: Mapping[str, Any] | None = None,
+    constraint: Any = None,
 ) -> Model:
     """Return the model on `space`.
 
@@ -94,6 +99,7 @@ def make_model(
     - `candidates`: the configurations to choose from. With None, all of a small finite space, or the whole
       box.
     - `sizes`: the sizes of the dictionary, see `jlibo.tune.space_features`; None for the default of the mode.
+    - `constraint`: a function from a configuration to whether it is a candidate, or a list of functions.
     """
     is_own = learner is not None or policy is not None
     mode_learner, mode_policy = modes.make_learner(mode), modes.make_policy(mode)
@@ -105,6 +111,9 @@ def make_model(
     configs, points = None, candidate_points.whole_space(space)
     if candidates is not None:
         configs, points = _listed(space, candidates)
+    allowed = make_constraint(space, constraint)
+    if allowed is not None and points is not None:
+        configs, points = _those_allowed(configs, points, allowed)
     return Model(
         space=space,
         features=without_names(features),
@@ -114,13 +123,15 @@ def make_model(
         learner=learner,
         policy=policy,
         scaling=modes.make_scaling(),
+        allowed=allowed,
     )
 
 
 def without_names(features: SpaceFeatures) -> SpaceFeatures:
     """Return the same features without the names and ranges of the space.
 
-    Features depend only on unit points, so that all spaces of one shape share a compiled program.
+    Features depend only on unit points and conditions, so that all spaces of one shape with the same
+    conditions share a compiled program.
     """
     kinds = [
         Categorical(range(one.num_values)) if isinstance(one, Categorical) else Float(0, 1)
@@ -155,6 +166,19 @@ def _listed(
     points = np.asarray([space.to_unit(config) for config in configs])
     check_shape("candidates", points, ("candidates", space.num_parameters))
     return configs, points
+
+
+def _those_allowed(
+    configs: tuple[dict[str, Value], ...] | None, points: np.ndarray, allowed: Constraint
+) -> tuple[tuple[dict[str, Value], ...] | None, np.ndarray]:
+    """Return the candidates of a list that satisfy the constraint; there is at least one."""
+    is_allowed = allowed(points) if configs is None else np.array([allowed.holds(one) for one in configs])
+    if not is_allowed.any():
+        fail("constraint", "satisfied by at least one candidate", f"none of {len(points)}")
+    kept = (
+        None if configs is None else tuple(one for one, keep in zip(configs, is_allowed, strict=True) if keep)
+    )
+    return kept, points[is_allowed]
 
 
 def _check_parts(learner: Any, policy: Any, features: SpaceFeatures) -> None:

@@ -19,7 +19,7 @@ exploration, so the paper's guarantee does not cover what is learned from them.
 import dataclasses
 import os
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, final
 
 import numpy as np
@@ -27,6 +27,7 @@ import numpy as np
 from jlibo.checks import check_count, fail
 from jlibo.meta import AbstractMetaLearner
 from jlibo.policies import AbstractPolicy
+from jlibo.tune.direction import maximise_of
 from jlibo.tune.importance import effect_matrices, parameter_names
 from jlibo.tune.learning import Learned, has_changed, learn_records, score_counts, summarise_records
 from jlibo.tune.memory.memory import Memory
@@ -37,6 +38,7 @@ from jlibo.tune.space.space import SearchSpace
 from jlibo.tune.stopping import ExpectedGainBelow, stop_rule
 from jlibo.tune.task import TunerTask
 
+Constraint = Callable[[dict[str, Any]], bool]
 DEFAULT_BUDGET = 50
 MOST_LEARNED = 4
 """Number of tasks for which `knowledge` is cached; each task learns from all tasks but itself."""
@@ -77,6 +79,10 @@ class Tuner:
     - `candidates`: the configurations to choose from, if they are a list. Trials have exactly these values.
     - `seed`: the seed of all random draws.
     - `sizes`: the sizes of the feature dictionary, such as `dict(num_basis=8)`; see `space_features`.
+    - `constraint`: a function from a configuration (a dict) to True or False, or a list of functions. Only
+      configurations for which all are true are suggested. It is not stored in the memory.
+    - `maximize`, `direction`: other spellings of `maximise`; `direction` is "maximize" or "minimize", also
+      with an "s".
 
     **Raises:**
 
@@ -111,22 +117,30 @@ class Tuner:
         candidates: Iterable[Mapping[str, Any]] | None = None,
         seed: int = 0,
         sizes: Mapping[str, Any] | None = None,
+        constraint: Constraint | Sequence[Constraint] | None = None,
+        maximize: bool | None = None,
+        direction: str | None = None,
     ):
         check_process("Tuner")
         if not isinstance(space, SearchSpace):
             fail("space", "a SearchSpace", type(space).__name__)
-        if maximise is not None and not isinstance(maximise, bool | np.bool_):
-            fail("maximise", "True or False", repr(maximise))
+        maximise = maximise_of(maximise=maximise, maximize=maximize, direction=direction)
         self.space = space
         self.mode = mode
         self.seed = whole("seed", seed, at_least=0)
         self.model = make_model(
-            space, mode=mode, learner=learner, policy=policy, candidates=candidates, sizes=sizes
+            space,
+            mode=mode,
+            learner=learner,
+            policy=policy,
+            candidates=candidates,
+            sizes=sizes,
+            constraint=constraint,
         )
         self._is_of_mode = learner is None and policy is None
         self._own_memory = not isinstance(memory, Memory)
         if isinstance(memory, Memory):
-            asked = memory.maximise if maximise is None else bool(maximise)
+            asked = memory.maximise if maximise is None else maximise
             differences = memory.differences(space=space, maximise=asked)
             if differences:
                 fail("memory", "one of this search space and direction", "; ".join(differences))

@@ -11,6 +11,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from optuna.trial import TrialState, create_trial
 
 from jlibo.integrations.optuna import trials as optuna_trials
+from jlibo.integrations.optuna.branches import infer_space
 from jlibo.integrations.optuna.memory import own_task
 from jlibo.integrations.optuna.space import MOST_CHOICES, coded_parameter, coded_space, decode, encode
 from jlibo.tune import Categorical, Float, Int, Memory, SearchSpace
@@ -168,8 +169,8 @@ def test_pruned_trials_do_not_remove_parameters():
     both = {"x": X, "y": X}
     complete = create_trial(params={"x": 0.1, "y": 0.2}, distributions=both, value=1.0)
     pruned = create_trial(state=TrialState.PRUNED, params={"x": 0.1}, distributions={"x": X})
-    assert set(optuna_trials.common_distributions([complete, pruned])) == {"x", "y"}
-    assert set(optuna_trials.common_distributions([pruned])) == {"x"}
+    assert set(infer_space(optuna_trials.configs_of([complete, pruned]))) == {"x", "y"}
+    assert set(infer_space(optuna_trials.configs_of([pruned]))) == {"x"}
 
 
 def test_study_is_matched_only_to_its_own_task():

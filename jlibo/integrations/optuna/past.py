@@ -22,11 +22,13 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from jlibo.integrations.optuna import trials as trials_of
+from jlibo.integrations.optuna.branches import choose_space, explains
 from jlibo.integrations.optuna.memory import MemoryLink, own_task
-from jlibo.integrations.optuna.space import coded_space, encode, plain_name
+from jlibo.integrations.optuna.space import encode, plain_name
 from jlibo.integrations.optuna.trials import PastTask
-from jlibo.tune.memory.memory import Memory
+from jlibo.tune.memory.memory import Memory, MemoryMismatch
 from jlibo.tune.memory.records import TaskRecord, TrialRecord
+from jlibo.tune.space.parameters import conditioned
 from jlibo.tune.space.space import SearchSpace
 
 Read = tuple[Sequence[TaskRecord], Sequence[TrialRecord], str | None]
@@ -44,8 +46,8 @@ class AbstractPast(abc.ABC):
         """Raise an error if the past scores are not comparable with a study of this direction."""
 
     @abc.abstractmethod
-    def spaces(self, study: Study) -> list[SearchSpace]:
-        """Return the search space of every past task, oldest first."""
+    def tasks(self, study: Study) -> Sequence[PastTask]:
+        """Return the past tasks, oldest first."""
 
     @abc.abstractmethod
     def stamp(self, study: Study) -> tuple[Any, Any]:
@@ -53,7 +55,7 @@ class AbstractPast(abc.ABC):
 
     @abc.abstractmethod
     def read(self, study: Study, space: SearchSpace) -> Read:
-        """Return the past tasks with this space, their trials, and a message about the others if any."""
+        """Return the past tasks in this space, their trials, and a message about the others if any."""
 
     @abc.abstractmethod
     def add(
@@ -85,7 +87,7 @@ class NoPast(AbstractPast):
     def check_direction(self, *, maximise):
         pass
 
-    def spaces(self, study):
+    def tasks(self, study):
         return []
 
     def stamp(self, study):
@@ -121,31 +123,7 @@ class StudiesPast(AbstractPast):
     def check_direction(self, *, maximise):
         pass
 
-    def spaces(self, study):
-        return [task.space for task in self._past(study)]
-
-    def stamp(self, study):
-        self._past(study)
-        return (study.study_name, self._version), None
-
-    def read(self, study, space):
-        past = self._past(study)
-        same = [task for task in past if task.space == space]
-        others = [task for task in past if task.space != space]
-        if self._given is None:
-            # The user did not name these studies. One without a common parameter is unrelated: no warning.
-            own = set(map(plain_name, space))
-            others = [task for task in others if not own.isdisjoint(map(plain_name, task.space))]
-        tasks = [TaskRecord(task.records[0].task_id, task.name, None, "added", 0, "") for task in same]
-        return tasks, [record for task in same for record in task.records], _others(others, space)
-
-    def add(self, study, trial, state, values, *, explored):
-        return None
-
-    def close(self):
-        pass
-
-    def _past(self, study: Study) -> list[PastTask]:
+    def tasks(self, study):
         name = study.study_name
         if name not in self._tasks:
             studies = trials_of.load_studies(self._given, self._storage)
@@ -153,6 +131,28 @@ class StudiesPast(AbstractPast):
             self._tasks[name] = [task for task in made if task is not None]
             self._version += 1
         return self._tasks[name]
+
+    def stamp(self, study):
+        self.tasks(study)
+        return (study.study_name, self._version), None
+
+    def read(self, study, space):
+        past = self.tasks(study)
+        same = [task for task in past if explains(space, task.configs)]
+        others = [task for task in past if not explains(space, task.configs)]
+        if self._given is None:
+            # The user did not name these studies. One without a common parameter is unrelated: no warning.
+            own = set(map(plain_name, space))
+            others = [task for task in others if not own.isdisjoint(map(plain_name, task.space))]
+        tasks = [TaskRecord(task.records[0].task_id, task.name, None, "added", 0, "") for task in same]
+        trials = [one for task in same for one in task.records if trials_of.fitting(space, one.params)]
+        return tasks, trials, _others(others, space)
+
+    def add(self, study, trial, state, values, *, explored):
+        return None
+
+    def close(self):
+        pass
 
 
 @final
@@ -162,6 +162,7 @@ class MemoryPast(AbstractPast):
     def __init__(self, memory: str | os.PathLike | Memory):
         self._link = MemoryLink(memory)
         self._own: dict[str, int] = {}
+        self._held: tuple[Any, list[PastTask]] | None = None
 
     def renew(self, study):
         self._own.pop(study.study_name, None)
@@ -169,9 +170,14 @@ class MemoryPast(AbstractPast):
     def check_direction(self, *, maximise):
         self._link.check_direction(maximise=maximise)
 
-    def spaces(self, study):
+    def tasks(self, study):
         memory = self._link.open()
-        return [] if memory is None else [memory.space]
+        if memory is None:
+            return []
+        stamp = (*self.stamp(study), memory.space)
+        if self._held is None or self._held[0] != stamp:
+            self._held = stamp, _memory_tasks(memory.space, *self._link.past(self._own_id(study)))
+        return self._held[1]
 
     def stamp(self, study):
         own = self._own_id(study)
@@ -181,7 +187,7 @@ class MemoryPast(AbstractPast):
         memory = self._link.open()
         if memory is None:
             return [], [], None
-        if memory.space != space:
+        if not _extends(space, memory.space) or not _explains_all(space, self.tasks(study)):
             return [], [], self._mismatch(memory, space)
         return *self._link.past(self._own_id(study)), None
 
@@ -193,7 +199,8 @@ class MemoryPast(AbstractPast):
             _finished(one, state, values) if one.number == trial.number else one
             for one in study.get_trials(deepcopy=False)
         ]
-        space = coded_space(trials_of.common_distributions(trials))
+        past = self.tasks(study)
+        space = choose_space(trials_of.configs_of(trials), [(task.space, task.configs) for task in past])
         if space is None:
             return None
         sign = trials_of.sign_of(study)
@@ -202,7 +209,12 @@ class MemoryPast(AbstractPast):
             return None
         memory = self._link.open()
         if memory is not None and memory.space != space:
-            return self._mismatch(memory, space)
+            try:
+                if not _extends(space, memory.space):
+                    return self._mismatch(memory, space)
+                memory.widen(space)
+            except MemoryMismatch:  # another study has added trials in the meantime
+                return self._mismatch(memory, space)
         title, _ = own_task(study.study_name, held, _params(trials, space))
         new = [dataclasses.replace(record, explored=record.number in explored) for record in new]
         self._link.write(title, space, new, maximise=sign > 0)
@@ -227,6 +239,31 @@ class MemoryPast(AbstractPast):
             f"the memory '{self._link.path}' has another search space; nothing is learned from it or "
             f"written to it:\n" + "\n".join(f"  {line}" for line in differences)
         )
+
+
+def _memory_tasks(
+    space: SearchSpace, tasks: Sequence[TaskRecord], trials: Sequence[TrialRecord]
+) -> list[PastTask]:
+    """Return the tasks of a memory; one without a trial stands for the space of a memory without tasks."""
+    kinds = {name: conditioned(parameter, None) for name, parameter in space.items()}
+    found = []
+    for task in tasks:
+        own = [trial for trial in trials if trial.task_id == task.id]
+        complete = [trial.params for trial in own if trial.state == "complete"]
+        configs = [{name: (kinds[name], value) for name, value in params.items()} for params in complete]
+        found.append(PastTask(task.name, space, tuple(configs), tuple(own)))
+    return found or [PastTask("", space, (), ())]
+
+
+def _extends(space: SearchSpace, old: SearchSpace) -> bool:
+    """Return whether `space` has all parameters of another one, perhaps under other conditions."""
+    return all(
+        name in space and conditioned(space[name], None) == conditioned(old[name], None) for name in old
+    )
+
+
+def _explains_all(space: SearchSpace, tasks: Sequence[PastTask]) -> bool:
+    return all(explains(space, task.configs) for task in tasks)
 
 
 def _others(others: Sequence[PastTask], space: SearchSpace) -> str | None:

@@ -7,8 +7,9 @@
 | Optuna                | here                                                                            |
 |-----------------------|---------------------------------------------------------------------------------|
 | a study               | a task; other studies with the same parameters are past tasks                   |
-| relative search space | the parameters that all complete trials have, with the same distribution        |
-| independent sampling  | all others: conditional parameters, changing ranges, unsupported distributions  |
+| relative search space | the parameters of the complete trials, with the conditions that they show       |
+| independent sampling  | all others: changing ranges, unsupported distributions, unexplained conditions  |
+| `constraints_func`    | an infeasible trial is a failed one: avoided, and never the best                |
 
 Optuna does not know the parameters of a study before its first trial has finished, but the past tasks have
 them. Until then, a configuration is chosen in the space of the past tasks, and its values are used for the
@@ -20,7 +21,7 @@ import os
 import secrets
 import threading
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
 try:
@@ -35,9 +36,10 @@ from optuna.trial import FrozenTrial, TrialState
 
 from jlibo.checks import check_count, fail
 from jlibo.integrations.optuna import trials as trials_of
+from jlibo.integrations.optuna.branches import choose_space
 from jlibo.integrations.optuna.explained import explain_study
 from jlibo.integrations.optuna.past import MemoryPast, NoPast, StudiesPast
-from jlibo.integrations.optuna.space import Coded, coded_parameter, coded_space, decode, decode_value, encode
+from jlibo.integrations.optuna.space import Coded, coded_parameter, decode, decode_value, encode
 from jlibo.tune import arrays, modes
 from jlibo.tune.ask import Candidates, folded_key, next_config, num_forced
 from jlibo.tune.explain import NUM_AHEAD, past_of
@@ -92,6 +94,9 @@ class LiBOSampler(BaseSampler):
     - `sizes`: the sizes of the feature dictionary, see `jlibo.tune.space_features`; by default the largest
       ones that are fast.
     - `warn_independent_sampling`: whether to warn, once per study, that a parameter is sampled independently.
+    - `constraints_func`: a function from a finished trial to a sequence of numbers, as Optuna's samplers take
+      it. A trial with a positive number is infeasible: it is never the best, and its neighbourhood is
+      avoided, as that of a failed trial. Numbers that an objective sets by `trial.set_constraint` count too.
 
     **Raises:**
 
@@ -127,6 +132,7 @@ class LiBOSampler(BaseSampler):
         independent_sampler: BaseSampler | None = None,
         sizes: Mapping[str, Any] | None = None,
         warn_independent_sampling: bool = True,
+        constraints_func: Callable[[FrozenTrial], Sequence[float]] | None = None,
     ):
         check_process("LiBOSampler")
         if seed is not None:
@@ -148,6 +154,7 @@ class LiBOSampler(BaseSampler):
         self._sizes = sizes
         self._independent = independent_sampler or optuna.samplers.RandomSampler(seed=seed)
         self._warns = warn_independent_sampling
+        self._constraints = trials_of.constraint_writer(constraints_func)
         self._explored: dict[str, dict[int, bool]] = {}
         self._forget()
 
@@ -155,13 +162,15 @@ class LiBOSampler(BaseSampler):
         """Reset all state that can be recomputed."""
         self._lock = threading.RLock()
         self._offers: dict[tuple[str, int], _Offer] = {}
+        self._spaces: dict[tuple[str, int], SearchSpace] = {}
+        self._chosen: dict[str, tuple[Any, SearchSpace | None]] = {}
         self._first: set[tuple[str, int]] = set()
         self._models: dict[SearchSpace, Model] = {}
         self._learned: dict[SearchSpace, tuple[tuple[Any, ...], dict[int, int], Learned]] = {}
         self._told: set[tuple[str, str]] = set()
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("_past", "_seed", "_mode", "_budget", "_sizes", "_independent", "_warns")
+        kept = ("_past", "_seed", "_mode", "_budget", "_sizes", "_independent", "_warns", "_constraints")
         with self._lock:
             explored = {name: dict(flags) for name, flags in self._explored.items()}
         return {name: self.__dict__[name] for name in kept} | {"_explored": explored}
@@ -183,7 +192,7 @@ class LiBOSampler(BaseSampler):
     # --- Optuna's interface ---------------------------------------------------------------------------------
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        """Return the supported parameters that all complete trials of the study have in common."""
+        """Return the distributions of the model's parameters, those with conditions included."""
         sign = trials_of.sign_of(study)
         with self._lock:
             if trial.number == 0:
@@ -193,17 +202,25 @@ class LiBOSampler(BaseSampler):
             finished = _finished(study)
             if not finished:
                 self._first.add((study.study_name, trial.number))
-        return trials_of.common_distributions(finished)
+                return {}
+            space = self._space(study, finished)
+            if space is None:
+                return {}
+            self._spaces[study.study_name, trial.number] = space
+        return trials_of.distributions_in(space, finished)
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
         """Return values of all parameters of the search space, chosen jointly."""
         trials_of.sign_of(study)
-        space = coded_space(search_space)
-        if space is None:
+        if not search_space:
             return {}
         with self._lock:
+            space = self._spaces.pop((study.study_name, trial.number), None)
+            space = trials_of.space_of(search_space, space, _finished(study))
+            if space is None:
+                return {}
             offer = self._offer(study, trial, space)
         return decode(search_space, offer.params)
 
@@ -212,22 +229,30 @@ class LiBOSampler(BaseSampler):
     ) -> Any:
         """Return a value of one parameter.
 
-        It comes from past tasks in a new study, and else from the independent sampler.
+        It comes from past tasks in a new study or a new branch, and else from the independent sampler.
         """
         trials_of.sign_of(study)
         with self._lock:
             finished = _finished(study)
             # Other trials may have finished since, but a trial that started before them keeps its plan.
             is_first = (study.study_name, trial.number) in self._first or not finished
-            if is_first or not trials_of.common_distributions(finished):
+            has_offer = (study.study_name, trial.number) in self._offers
+            if is_first or has_offer or self._space(study, finished) is None:
                 planned = self._planned(study, trial, param_name, param_distribution)
                 if planned is not None:
                     return planned[0]
                 if is_first and isinstance(self._independent, optuna.samplers.RandomSampler):
                     # A uniform draw before the space is known is equivalent to forced exploration.
                     self._explored.setdefault(study.study_name, {}).setdefault(trial.number, True)
-            if self._warns and not is_first and not param_distribution.single():
-                self._say(study, "independent", self._why_independent(param_name, param_distribution))
+            # Nothing is known about a parameter that no trial has had yet. One that is in the model is here
+            # only if the user has enqueued another branch than the one that was chosen.
+            is_new = not any(param_name in one.params for one in finished)
+            space = self._space(study, finished)
+            is_known = space is not None and param_name in trials_of.distributions_in(space, finished)
+            if self._warns and not is_new and not is_known and not param_distribution.single():
+                self._say(
+                    study, "independent", self._why_independent(param_name, param_distribution, finished)
+                )
         return self._independent.sample_independent(study, trial, param_name, param_distribution)
 
     def before_trial(self, study: Study, trial: FrozenTrial) -> None:
@@ -239,10 +264,13 @@ class LiBOSampler(BaseSampler):
     ) -> None:
         """Write the trial to the memory, if there is one."""
         self._independent.after_trial(study, trial, state, values)
+        if self._constraints is not None:
+            self._constraints.after_trial(study, trial, state, values)
         if len(study.directions) != 1:
             return
         with self._lock:
             self._first.discard((study.study_name, trial.number))
+            self._spaces.pop((study.study_name, trial.number), None)
             offer = self._offers.pop((study.study_name, trial.number), None)
             flags = self._explored.setdefault(study.study_name, {})
             if offer is None:
@@ -280,10 +308,10 @@ class LiBOSampler(BaseSampler):
         check_process("LiBOSampler.explain")
         check_count("num_trials", num_trials)
         trials_of.sign_of(study)
-        space = coded_space(trials_of.common_distributions(_finished(study)))
-        if space is None:
-            fail("study", "one with a complete trial that has a parameter of the model", "none")
         with self._lock:
+            space = self._space(study, _finished(study))
+            if space is None:
+                fail("study", "one with a complete trial that has a parameter of the model", "none")
             model, learned = self._knowledge(study, space)
             own = self._records(study, space)
             tasks, trials, _ = self._past.read(study, space)
@@ -325,6 +353,18 @@ class LiBOSampler(BaseSampler):
         flags[trial.number] = chosen.is_forced
         return offer
 
+    def _space(self, study: Study, finished: Sequence[FrozenTrial]) -> SearchSpace | None:
+        """Return the space of a study, chosen from its finished trials and the past tasks."""
+        if not finished:
+            return None
+        name, stamp = study.study_name, (len(finished), *self._past.stamp(study))
+        held = self._chosen.get(name)
+        if held is None or held[0] != stamp:
+            past = [(task.space, task.configs) for task in self._past.tasks(study)]
+            held = stamp, choose_space(trials_of.configs_of(finished), past)
+            self._chosen[name] = held
+        return held[1]
+
     def _records(self, study: Study, space: SearchSpace) -> list[TrialRecord]:
         """Return the trials of a study in `space`, with scores signed so that higher is better."""
         name = study.study_name
@@ -342,13 +382,18 @@ class LiBOSampler(BaseSampler):
         coded_name, parameter = pair
         offer = self._offers.get((study.study_name, trial.number))
         if offer is None:
-            spaces = [space for space in self._past.spaces(study) if space.get(coded_name) == parameter]
-            if not spaces:
+            # The space of most past tasks with this parameter. Past tasks may know more branches together
+            # than each of them.
+            past = [
+                (task.space, task.configs)
+                for task in self._past.tasks(study)
+                if trials_of.has_parameter(task.space, coded_name, parameter)
+            ]
+            likely = choose_space([], past)
+            if likely is None:
                 return None
-            # The most frequent space of the past tasks; of several, the latest (`max` returns the first).
-            likely = max(reversed(spaces), key=spaces.count)
             offer = self._offer(study, trial, likely)
-        if offer.space.get(coded_name) != parameter:
+        if not trials_of.has_parameter(offer.space, coded_name, parameter) or coded_name not in offer.params:
             return None
         return (decode_value(distribution, offer.params[coded_name]),)
 
@@ -371,8 +416,12 @@ class LiBOSampler(BaseSampler):
             self._learned[space] = (stamp, *held[1:])
         return model, self._learned[space][2]
 
-    def _why_independent(self, name: str, distribution: BaseDistribution) -> str:
-        why = "not all trials of the study have it with the same distribution"
+    def _why_independent(
+        self, name: str, distribution: BaseDistribution, finished: Sequence[FrozenTrial]
+    ) -> str:
+        why = "some trials do not have it, and no categorical parameter tells which"
+        if len({one.distributions[name] for one in finished if name in one.distributions}) > 1:
+            why = "its distribution is not the same in all trials of the study"
         if coded_parameter(name, distribution) is None:
             why = f"its distribution is not supported by the model: {distribution}"
         return (

@@ -5,7 +5,7 @@
 | Float, Int (log or not)               | Float, Int of the same name                                       |
 | Float or Int with a step              | Int: the k of low + step * k; the name says so, "width [8 + 4 k]" |
 | Categorical                           | Categorical of the same choices                                   |
-| Categorical of what JSON cannot hold  | Categorical of labels such as "1: (3, 3)"                         |
+| Categorical of tuples, objects, ...   | Categorical of labels such as "1: (3, 3)"                         |
 | a single value, too many choices, ... | none: sampled independently                                       |
 
 A *coded* configuration has these names and values. The step is part of the name, so that two spaces are
@@ -115,7 +115,11 @@ def _num_steps(distribution: Any) -> int:
 
 
 def _categorical(distribution: CategoricalDistribution) -> Categorical:
+    # Labels stand also for tuples and lists, as in the memories of earlier versions.
+    is_nested = any(isinstance(choice, tuple | list | dict) for choice in distribution.choices)
     try:
-        return Categorical(distribution.choices)
+        if not is_nested:
+            return Categorical(distribution.choices)
     except ValueError:
-        return Categorical([f"{place}: {choice!r}" for place, choice in enumerate(distribution.choices)])
+        pass
+    return Categorical([f"{place}: {choice!r}" for place, choice in enumerate(distribution.choices)])

@@ -2,7 +2,8 @@
 
 | Optuna state    | record                                                                             |
 |-----------------|------------------------------------------------------------------------------------|
-| complete        | complete with its value; failed if the value is not finite                         |
+| complete        | complete with its value; failed if the value is not finite, or if the trial is     |
+|                 | infeasible: one of its constraint values is positive                               |
 | pruned          | complete with the last reported value, but at most the median of the complete      |
 |                 | trials, as the pruner rejected it; failed if there is none, or it is not finite    |
 | failed          | failed: its neighbourhood is avoided, but the model is not conditioned on it       |
@@ -14,19 +15,22 @@ Scores are signed so that higher is better, so that studies of either direction 
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, final
 
 import numpy as np
 import optuna
 from optuna.distributions import BaseDistribution
-from optuna.search_space import intersection_search_space
+from optuna.samplers import BaseSampler
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from jlibo.checks import fail
+from jlibo.integrations.optuna.branches import Config, config_of, full_trials, infer_space, only
 from jlibo.integrations.optuna.space import Coded, coded_parameter, coded_space, encode
 from jlibo.tune.memory.records import TrialRecord
+from jlibo.tune.space.parameters import Parameter, conditioned
 from jlibo.tune.space.space import SearchSpace
 
 FINISHED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
@@ -35,10 +39,15 @@ FINISHED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
 @final
 @dataclasses.dataclass(frozen=True)
 class PastTask:
-    """A past study as a task. `space` has the parameters that all its trials have in common."""
+    """A past study as a task.
+
+    `space` has the parameters of its trials, with the conditions under which they have them, and `configs`
+    the values of these parameters in the trials with all of them.
+    """
 
     name: str
     space: SearchSpace
+    configs: tuple[Config, ...]
     records: tuple[TrialRecord, ...]
 
 
@@ -58,15 +67,68 @@ def whole_study(study: Study) -> Study:
     return getattr(study, "_study", study)
 
 
-def common_distributions(trials: Iterable[FrozenTrial]) -> dict[str, BaseDistribution]:
-    """Return the supported parameters that all complete trials have with the same distribution.
+def configs_of(trials: Iterable[FrozenTrial]) -> list[Config]:
+    """Return the parameters of the trials that show the space of a study."""
+    return [config_of(trial) for trial in full_trials(trials)]
 
-    Pruned trials are used only if none is complete, since they may end before suggesting all parameters.
+
+def distributions_in(space: SearchSpace, trials: Iterable[FrozenTrial]) -> dict[str, BaseDistribution]:
+    """Return the distributions of the space's parameters that one of the trials has."""
+    found = {}
+    for trial in trials:
+        for name, distribution in trial.distributions.items():
+            pair = coded_parameter(name, distribution)
+            if pair is not None and has_parameter(space, *pair):
+                found.setdefault(name, distribution)
+    return found
+
+
+def has_parameter(space: SearchSpace, coded_name: str, kind: Parameter) -> bool:
+    """Return whether a space has a parameter of this kind, under whatever condition."""
+    return coded_name in space and conditioned(space[coded_name], None) == kind
+
+
+def space_of(
+    distributions: Mapping[str, BaseDistribution], space: SearchSpace | None, trials: Iterable[FrozenTrial]
+) -> SearchSpace | None:
+    """Return the space of a relative sample of these distributions: `space` if they are all of it.
+
+    Another sampler that fixes some parameters asks only for the others, without conditions on those fixed.
     """
-    trials = list(trials)
-    has_complete = any(trial.state == TrialState.COMPLETE for trial in trials)
-    common = intersection_search_space(trials, include_pruned=not has_complete)
-    return {name: one for name, one in common.items() if coded_parameter(name, one) is not None}
+    asked = coded_space(distributions)
+    if asked is None or space is None or set(distributions_in(space, trials)) == set(distributions):
+        return space if asked is not None and space is not None else asked
+    kept = {name: space[name] for name in asked if has_parameter(space, name, asked[name])}
+    while any(set(one.when or ()) - set(kept) for one in kept.values()):
+        kept = {name: one for name, one in kept.items() if not set(one.when or ()) - set(kept)}
+    return SearchSpace(kept) if kept else None
+
+
+def constraint_writer(
+    constraints_func: Callable[[FrozenTrial], Sequence[float]] | None,
+) -> BaseSampler | None:
+    """Return a sampler whose `after_trial` stores the constraint values of a trial; None without a function.
+
+    Storing them is not part of Optuna's public interface, but its own samplers do it, and `study.best_trial`
+    reads them.
+    """
+    if constraints_func is None:
+        return None
+    if not callable(constraints_func):
+        expected = "a function from a finished trial to a sequence of numbers"
+        fail("constraints_func", expected, f"{constraints_func!r} ({type(constraints_func).__name__})")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Optuna calls the argument experimental, or deprecated
+        return optuna.samplers.TPESampler(constraints_func=constraints_func)
+
+
+def is_feasible(trial: FrozenTrial) -> bool:
+    """Return whether no constraint value of a trial is positive; True if it has none."""
+    if hasattr(trial, "constraints"):  # since Optuna 5
+        values = trial.constraints.values()
+    else:
+        values = trial.system_attrs.get("constraints") or ()
+    return all(value <= 0 for value in values)
 
 
 def records(
@@ -126,8 +188,9 @@ def with_explored(
 
 def fitting(space: SearchSpace, coded: Coded) -> Coded | None:
     """Return the part of a coded configuration that is in `space`; None if it is not in the space."""
+    known = {name: coded[name] for name in space if name in coded}
     try:
-        return space.validate({name: coded[name] for name in space})
+        return space.validate({name: known[name] for name in space.active_names(known)})
     except (KeyError, ValueError):
         return None
 
@@ -136,6 +199,8 @@ def trial_scores(trials: Iterable[FrozenTrial], sign: float) -> dict[int, float]
     """Return the scores by trial number, for the trials that have one."""
     complete, pruned = {}, {}
     for trial in trials:
+        if not is_feasible(trial):
+            continue
         if trial.state == TrialState.COMPLETE:
             value, into = trial.value, complete
         elif trial.state == TrialState.PRUNED and trial.last_step is not None:
@@ -153,13 +218,14 @@ def past_task(study: Study, number: int) -> PastTask | None:
     if len(study.directions) != 1:
         return None
     trials = study.get_trials(deepcopy=False, states=FINISHED)
-    space = coded_space(common_distributions(trials))
+    configs = configs_of(trials)
+    space = infer_space(configs)
     if space is None:
         return None
     own = records(trials, space, sign_of(study), task_id=number)
     if sum(record.state == "complete" for record in own) < 2:
         return None
-    return PastTask(study.study_name, space, tuple(own))
+    return PastTask(study.study_name, space, tuple(only(space, configs)), tuple(own))
 
 
 def load_studies(past_studies: Sequence[Study | str] | None, storage: Any) -> list[Study]:

@@ -67,6 +67,7 @@ class MemoryFile:
         self._database: MemoryConnection | None = None
         self._params_fn: Callable[[str], dict[str, Any]] = plain_params
         self._schema_version: int | None = None  # as of the last check of the schema
+        self._begin_fn: Callable[[MemoryConnection], None] | None = None
         create = new_meta is not None
         if not isinstance(file_mode, int) or file_mode & ~0o777 or file_mode & 0o600 != 0o600:
             raise ValueError(
@@ -116,6 +117,8 @@ class MemoryFile:
                 database = self._connection()
                 begin_fn(database)
                 self._check_schema(database)
+                if self._begin_fn is not None:
+                    self._begin_fn(database)
                 yield database
                 database.execute("COMMIT")
             except BaseException as error:
@@ -127,6 +130,10 @@ class MemoryFile:
                 if isinstance(error, DamagedRow):
                     raise damaged(self.path, str(error)) from error
                 raise
+
+    def set_begin_fn(self, begin_fn: Callable[[MemoryConnection], None]) -> None:
+        """Set a function that is called at the beginning of every transaction."""
+        self._begin_fn = begin_fn
 
     def set_params_fn(self, params_fn: Callable[[str], dict[str, Any]]) -> None:
         """Set the function that parses the parameters of trials."""

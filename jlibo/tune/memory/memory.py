@@ -25,6 +25,7 @@ from typing import Any, final
 
 from jlibo.printable import printable
 from jlibo.tune.memory import rows as rows
+from jlibo.tune.memory import schema as schema
 from jlibo.tune.memory.errors import MemoryFileError as MemoryFileError
 from jlibo.tune.memory.errors import damaged
 from jlibo.tune.memory.file import MemoryFile
@@ -79,7 +80,9 @@ class Memory(AbstractMemoryWriter):
             with file.reading() as database:
                 meta = rows.read_meta(database)
             self.space, self.maximise = rows.read_problem(meta)
+            self._meta_checksum = meta["checksum"]
             file.set_params_fn(self._read_params)
+            file.set_begin_fn(self._read_problem_again)
         except BaseException as error:
             file.close()
             if isinstance(error, DamagedRow):
@@ -165,6 +168,37 @@ class Memory(AbstractMemoryWriter):
             asked, held = ("maximise", "minimise") if maximise else ("minimise", "maximise")
             sentences.append(f"'{asked}' is asked for, '{held}' is in the memory")
         return sentences
+
+    def widen(self, space: SearchSpace) -> None:
+        """Replace the search space by one in which every stored trial is a configuration too.
+
+        For example, by one with further parameters that exist only for values that no trial has. Other
+        processes that have the memory open see the new space from their next call on.
+
+        **Raises:**
+
+        - `MemoryMismatch`: a stored trial is not a configuration of `space`. Nothing is changed.
+        """
+        with self.writing() as database:
+            for trial in rows.read_trials(database):
+                try:
+                    space.validate(trial.params)
+                except ValueError as error:
+                    raise MemoryMismatch(
+                        f"'{printable(self.path)}' cannot have the new search space, because trial "
+                        f"{trial.number} of task {trial.task_id} is not in it: {printable(error)}"
+                    ) from error
+            schema.replace_space(database, json.dumps(space.spec(), allow_nan=False))
+        with self.reading():
+            pass  # reads the space again
+
+    def _read_problem_again(self, database: rows.MemoryConnection) -> None:
+        """Read the search space again if another process has widened it."""
+        if rows.meta_checksum_of(database) != self._meta_checksum:
+            meta = rows.read_meta(database)
+            self.space, self.maximise = rows.read_problem(meta)
+            self._meta_checksum = meta["checksum"]
+            self._known_params.clear()
 
     # --- tasks ----------------------------------------------------------------------------------------------
 

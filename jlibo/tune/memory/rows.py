@@ -70,6 +70,12 @@ def read_meta(database: sqlite3.Connection) -> dict[str, str]:
     return meta
 
 
+def meta_checksum_of(database: sqlite3.Connection) -> str | None:
+    """Return the stored checksum of the problem, which changes with it; None if it is missing."""
+    found = database.execute("SELECT value FROM meta WHERE key = 'checksum'").fetchone()
+    return None if found is None else found[0]
+
+
 def read_problem(meta: Mapping[str, str]) -> tuple[SearchSpace, bool]:
     """Return the search space of a memory and whether it maximises, or raise a `DamagedRow`."""
     try:

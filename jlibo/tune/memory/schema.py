@@ -71,6 +71,12 @@ def seal_meta(database: sqlite3.Connection) -> None:
     database.execute("INSERT OR REPLACE INTO meta (key, value) VALUES ('checksum', ?)", (value,))
 
 
+def replace_space(database: sqlite3.Connection, space: str) -> None:
+    """Write another search space, as JSON. The caller has checked that all trials are in it."""
+    database.execute("UPDATE meta SET value = ? WHERE key = 'space'", (space,))
+    seal_meta(database)
+
+
 def _from_1_to_2(database: sqlite3.Connection) -> None:
     """Add the number of claims to trials, and checksums to all rows."""
     database.execute(f"ALTER TABLE tasks ADD COLUMN {_CHECKSUM}")

@@ -10,6 +10,8 @@ Each term is a group, so that a selection of base kernels is a selection of name
 | group "alpha x log beta" | phi_j of a pair: all products of the first functions of the two |
 | group "joint" | functions of all parameters together, for the rest; see `rest_groups` |
 | each group's sum of squares <= 1 | k_j(x, x) <= 1 |
+
+The functions of a parameter that is off are 0, and so are its products with others: its values say nothing.
 """
 
 import itertools
@@ -25,6 +27,7 @@ from jaxtyping import Array, Float
 
 from jlibo.checks import check_count, did_you_mean, fail
 from jlibo.features.base import AbstractFeatures
+from jlibo.tune.space.conditions import Intervals, activity
 from jlibo.tune.space.joint import JointFeatures, joint_features
 from jlibo.tune.space.parameters import Categorical, Parameter
 from jlibo.tune.space.space import SearchSpace
@@ -60,6 +63,7 @@ class SpaceFeatures(AbstractFeatures):
     - `cosines`, `contrasts`: the functions in the table, as pairs of indices.
     - `factors`, `scales`: the two table entries and the weight of each feature but those of the joint group.
     - `joint`: the features of the joint group, or None.
+    - `conditions`: when each parameter is on; empty if no parameter has a condition.
 
     ```python
     import jax.numpy as jnp
@@ -84,6 +88,7 @@ class SpaceFeatures(AbstractFeatures):
     factors: tuple[tuple[int, int], ...] = eqx.field(static=True)
     scales: tuple[float, ...] = eqx.field(static=True)
     joint: JointFeatures | None
+    conditions: Intervals = eqx.field(static=True, default=())
 
     def evaluate(self, point: Float[Array, " dim"]) -> Float[Array, " features"]:
         parts = [jnp.ones(1, point.dtype)]
@@ -93,6 +98,10 @@ class SpaceFeatures(AbstractFeatures):
             counts = np.array([parameter.num_values or 0 for parameter in self.space.values()])
             parts.append(_contrasts(point, self.contrasts, counts))
         table = jnp.concatenate(parts)
+        if self.conditions:
+            owners = np.array([parameter for parameter, _ in self.cosines + self.contrasts], np.int32)
+            is_on = activity(point, self.conditions, jnp)[owners]
+            table = table * jnp.concatenate([jnp.ones(1, point.dtype), is_on.astype(point.dtype)])
         left, right = np.asarray(self.factors, np.int32).T
         products = _take(table, left) * _take(table, right)
         products = products * jnp.asarray(self.scales, point.dtype)
@@ -112,7 +121,8 @@ def space_features(
     A `Float` or `Int` has `num_basis` functions, the cosines cos(i pi u) with weights proportional to 1 / i.
     An `Int` with k values has at most k - 1, which with the constant span all functions of it. A
     `Categorical` with k choices has k - 1 orthonormal contrasts, which are constant on each choice, so that
-    all choices are equally far apart. A pair has all products of the functions of its two parameters. With
+    all choices are equally far apart. A pair has all products of the functions of its two parameters; pairs
+    that are never on together are left out. With
     `num_joint`, a last group has the features of a Matern-5/2 kernel of all parameters. Each group is scaled
     to k_j(x, x) <= 1.
 
@@ -122,7 +132,8 @@ def space_features(
     - `num_basis`: the number of functions of a `Float` or `Int`.
     - `num_pair_basis`: how many functions of a `Float` or `Int` enter the products of a pair, at most
       `num_basis`. All functions of a `Categorical` do.
-    - `interactions`: True for all pairs, False for none, or a list of the pairs of names to keep.
+    - `interactions`: True for all pairs that can be on together, False for none, or a list of the pairs of
+      names to keep.
     - `num_joint`: the number of inducing points of the joint group; 0 for no joint group. The group is not
       selected or dropped; see `AbstractFeatures.rest_groups`.
 
@@ -173,7 +184,7 @@ def space_features(
     joint = None
     if num_joint > 0:
         counts = [one.num_values if isinstance(one, Categorical) else 0 for one in parameters]
-        joint = joint_features(tuple(counts), num_joint)
+        joint = joint_features(tuple(counts), num_joint, space.intervals)
     num_groups = len(blocks)
     groups = [group for group, block in enumerate(blocks) for _ in block]
     return SpaceFeatures(
@@ -190,6 +201,7 @@ def space_features(
         factors=tuple(factors for block in blocks for factors, _ in block),
         scales=tuple(scale for block in blocks for _, scale in block),
         joint=joint,
+        conditions=space.intervals,
     )
 
 
@@ -247,7 +259,8 @@ def _group_names(space: SearchSpace, pairs: Sequence[tuple[int, int]], *, has_jo
 
 def _choose_pairs(space: SearchSpace, interactions: object) -> tuple[tuple[int, int], ...]:
     """Return the pairs of coordinates to keep, unique and ordered, so that equal choices give equal maps."""
-    everything = tuple(itertools.combinations(range(len(space)), 2))
+    every = itertools.combinations(range(len(space)), 2)
+    everything = tuple(pair for pair in every if space.conditions.can_meet(*pair))
     if isinstance(interactions, bool | np.bool_):
         return everything if interactions else ()
     expected = "True, False, or a list of pairs of names such as [('a', 'b')]"
@@ -262,7 +275,11 @@ def _choose_pairs(space: SearchSpace, interactions: object) -> tuple[tuple[int, 
                 known = ", ".join(map(repr, space))
                 hint = did_you_mean(name, space.names)
                 fail("interactions", f"pairs of {known}", f"the unknown name {name!r}{hint}")
-        kept.add(tuple(sorted(space.names.index(name) for name in pair)))
+        places = tuple(sorted(space.names.index(name) for name in pair))
+        if places not in everything:
+            got = f"{pair!r}, of which one is off, or has a single value, whenever the other is on"
+            fail("interactions", "pairs of parameters that vary together", got)
+        kept.add(places)
     return tuple(pair for pair in everything if pair in kept)
 
 

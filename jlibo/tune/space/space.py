@@ -13,15 +13,18 @@ import numpy as np
 from jaxtyping import Float64
 
 from jlibo.checks import check_count, check_shape, did_you_mean, fail
-from jlibo.tune.space.parameters import KINDS, Parameter, Value
+from jlibo.tune.space.conditions import OFF, Conditions, Intervals, activity
 from jlibo.tune.space.parameters import Categorical as Categorical
 from jlibo.tune.space.parameters import Float as Float
 from jlibo.tune.space.parameters import Int as Int
+from jlibo.tune.space.parameters import Parameter, Value, from_fields, is_of_version_1, to_fields
 
 if TYPE_CHECKING:
     from jlibo.tune.space.dictionary import SpaceFeatures
 
-SPEC_VERSION = 1
+SPEC_VERSION = 2
+"""The newest version of the JSON of a space. Version 2 has `step`, `when` and nested choices. A space without
+them is written in version 1, which older versions of jlibo read."""
 UNIT_SLACK = 1e-6  # how far rounding to float32 may move a unit point outside the unit cube
 
 
@@ -33,6 +36,9 @@ class SearchSpace(Mapping[str, Parameter]):
     The order in which the parameters were written does not matter: spaces with the same parameters are equal,
     and a unit point has the same meaning in each.
 
+    A configuration has a value for each parameter that is on: those without a condition (`when`), and those
+    whose condition holds. The unit coordinate of a parameter that is off is 0.5.
+
     **Arguments:**
 
     - `parameters`: a mapping from names to parameters, each a `Float`, an `Int` or a `Categorical`.
@@ -40,7 +46,8 @@ class SearchSpace(Mapping[str, Parameter]):
 
     **Raises:**
 
-    - `ValueError`: there is no parameter, a name is empty or given twice, or a value is not a parameter.
+    - `ValueError`: there is no parameter, a name is empty or given twice, or a value is not a parameter; a
+      condition names an unknown parameter or value, depends on itself, or can never hold.
 
     ```python
     from jlibo import Float, Int, SearchSpace
@@ -49,10 +56,14 @@ class SearchSpace(Mapping[str, Parameter]):
     assert space.names == ("alpha", "depth")
     assert space == SearchSpace(depth=Int(1, 3), alpha=Float(0, 1))
     assert space.from_unit(space.to_unit({"alpha": 0.5, "depth": 2})) == {"alpha": 0.5, "depth": 2}
+
+    pipeline = SearchSpace(depth=Int(1, 3), rate=Float(0, 1, when={"depth": [2, 3]}))
+    assert pipeline.validate({"depth": 1}) == {"depth": 1}
     ```
     """
 
     _parameters: dict[str, Parameter]
+    _conditions: Conditions
 
     def __init__(self, parameters: Mapping[str, Parameter] | None = None, **more: Parameter):
         parameters = {} if parameters is None else parameters
@@ -72,6 +83,7 @@ class SearchSpace(Mapping[str, Parameter]):
                 fail(f"parameters[{name!r}]", "a Float, an Int or a Categorical", got)
         ordered = {str(name): together[name] for name in sorted(together)}
         object.__setattr__(self, "_parameters", ordered)
+        object.__setattr__(self, "_conditions", Conditions.of(ordered))
 
     def __getitem__(self, name: str) -> Parameter:
         if name not in self._parameters:
@@ -104,6 +116,36 @@ class SearchSpace(Mapping[str, Parameter]):
         """The number of parameters, which is the dimension of the unit cube."""
         return len(self)
 
+    @property
+    def conditions(self) -> Conditions:
+        """The conditions of all parameters, for the model."""
+        return self._conditions
+
+    @property
+    def intervals(self) -> Intervals:
+        """The conditions for unit coordinates; empty if no parameter has a condition."""
+        return self._conditions.intervals
+
+    def active_names(self, params: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return the sorted names of the parameters that are on, given the values of their parents.
+
+        A parent without a value in `params` counts as off. Other values are not used.
+
+        **Raises:**
+
+        - `ValueError`: the value of a parent is not in its range.
+        """
+        codes: list[float | None] = [None] * len(self)
+        for place in self._conditions.order:
+            name = self.names[place]
+            if (
+                name in params
+                and place in self._conditions.parents
+                and self._conditions.are_met(place, codes)
+            ):
+                codes[place] = self[name].code_of(f"params[{name!r}]", params[name])
+        return tuple(name for place, name in enumerate(self) if self._conditions.are_met(place, codes))
+
     def validate(self, params: Mapping[str, Any]) -> dict[str, Value]:
         """Return a configuration in plain Python values, as a JSON file holds them.
 
@@ -112,14 +154,15 @@ class SearchSpace(Mapping[str, Parameter]):
 
         **Arguments:**
 
-        - `params`: a mapping with a value for each parameter.
+        - `params`: a mapping with a value for each parameter that is on.
 
         **Raises:**
 
-        - `ValueError`: a name is missing or unknown, or a value is not in the range of its parameter.
+        - `ValueError`: a name is missing or unknown, a value is not in the range of its parameter, or there
+          is a value for a parameter that is off.
         """
-        codes = self._codes(params)
-        return {name: self[name].value_of(code) for name, code in zip(self, codes, strict=True)}
+        pairs = zip(self, self._codes(params), strict=True)
+        return {name: self[name].value_of(code) for name, code in pairs if code is not None}
 
     def to_unit(self, params: Mapping[str, Any]) -> Float64[np.ndarray, " dim"]:
         """Return the unit point of a configuration, which is checked as in `validate`.
@@ -128,8 +171,8 @@ class SearchSpace(Mapping[str, Parameter]):
 
         - `ValueError`: `params` is not a configuration of this space.
         """
-        codes = np.array(self._codes(params))
-        return np.array([p.codes_to_unit(code) for p, code in zip(self.values(), codes, strict=True)])
+        pairs = zip(self.values(), self._codes(params), strict=True)
+        return np.array([OFF if code is None else p.codes_to_unit(np.array(code)) for p, code in pairs])
 
     def from_unit(self, point: Float64[np.ndarray, " dim"]) -> dict[str, Value]:
         """Return the configuration nearest to a unit point; it is always inside the space.
@@ -139,9 +182,13 @@ class SearchSpace(Mapping[str, Parameter]):
         - `ValueError`: `point` does not have one number in `[0, 1]` per parameter.
         """
         units = _unit_array("point", point, (len(self),))
+        is_on = np.ones(len(self), bool)
+        if self.intervals:
+            is_on = activity(self._snap_all(units[None])[0], self.intervals, np)
         return {
             name: parameter.value_of(float(parameter.unit_to_codes(unit)))
-            for (name, parameter), unit in zip(self.items(), units, strict=True)
+            for (name, parameter), unit, on in zip(self.items(), units, is_on, strict=True)
+            if on
         }
 
     def snap(self, points: Float64[np.ndarray, "points dim"]) -> Float64[np.ndarray, "points dim"]:
@@ -151,7 +198,13 @@ class SearchSpace(Mapping[str, Parameter]):
 
         - `ValueError`: `points` is not an array `[points, dim]` of numbers in `[0, 1]`.
         """
-        points = _unit_array("points", points, ("points", len(self)))
+        return self.with_off(self._snap_all(_unit_array("points", points, ("points", len(self)))))
+
+    def with_off(self, points: Float64[np.ndarray, "points dim"]) -> Float64[np.ndarray, "points dim"]:
+        """Return unit points with the coordinates of parameters that are off set to 0.5."""
+        return np.where(activity(points, self.intervals, np), points, OFF) if self.intervals else points
+
+    def _snap_all(self, points: Float64[np.ndarray, "points dim"]) -> Float64[np.ndarray, "points dim"]:
         columns = [p.codes_to_unit(p.unit_to_codes(u)) for p, u in zip(self.values(), points.T, strict=True)]
         return np.stack(columns, axis=1)
 
@@ -171,11 +224,15 @@ class SearchSpace(Mapping[str, Parameter]):
 
         - `ValueError`: `num` is not a positive integer, or `rng` is not a generator.
         """
+        return self.with_off(self.sample_all(num, rng=rng))
+
+    def sample_all(self, num: int, *, rng: np.random.Generator) -> Float64[np.ndarray, "points dim"]:
+        """Return `sample_unit` with a value of every parameter, also of those that are off."""
         check_count("num", num)
         if not isinstance(rng, np.random.Generator):
             fail("rng", "a NumPy generator, such as np.random.default_rng(0)", f"{rng!r}")
         strata = rng.permuted(np.tile(np.arange(num), (len(self), 1)), axis=1).T
-        return self.snap((strata + rng.uniform(size=strata.shape)) / num)
+        return self._snap_all((strata + rng.uniform(size=strata.shape)) / num)
 
     def features(self, **sizes: Any) -> "SpaceFeatures":
         """Return the feature map of this space; `sizes` are those of `jlibo.tune.space_features`."""
@@ -185,14 +242,9 @@ class SearchSpace(Mapping[str, Parameter]):
 
     def spec(self) -> dict[str, Any]:
         """Return the space as plain JSON values, for `from_spec`."""
-        parameters = {}
-        for name, parameter in self.items():
-            kind = next(key for key, cls in KINDS.items() if isinstance(parameter, cls))
-            fields = dataclasses.asdict(parameter)
-            parameters[name] = {"kind": kind} | {
-                key: list(value) if isinstance(value, tuple) else value for key, value in fields.items()
-            }
-        return {"version": SPEC_VERSION, "parameters": parameters}
+        parameters = {name: to_fields(parameter) for name, parameter in self.items()}
+        version = 1 if all(map(is_of_version_1, parameters.values())) else SPEC_VERSION
+        return {"version": version, "parameters": parameters}
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any]) -> "SearchSpace":
@@ -204,11 +256,14 @@ class SearchSpace(Mapping[str, Parameter]):
         """
         if not isinstance(spec, Mapping) or set(spec) != {"version", "parameters"}:
             fail("spec", "a mapping with the keys 'version' and 'parameters'", repr(spec))
-        if type(spec["version"]) is not int or spec["version"] != SPEC_VERSION:
-            fail("spec['version']", f"{SPEC_VERSION}, the one this jlibo reads", repr(spec["version"]))
+        version = spec["version"]
+        if type(version) is not int or not 1 <= version <= SPEC_VERSION:
+            fail("spec['version']", f"1 to {SPEC_VERSION}, which this jlibo reads", repr(version))
         if not isinstance(spec["parameters"], Mapping):
             fail("spec['parameters']", "a mapping from names to parameters", repr(spec["parameters"]))
-        return cls({name: _from_fields(name, fields) for name, fields in spec["parameters"].items()})
+        return cls(
+            {name: from_fields(name, fields, version=version) for name, fields in spec["parameters"].items()}
+        )
 
     def difference(self, other: "SearchSpace", *, here: str = "here", there: str = "there") -> list[str]:
         """Return the differences to another space, one sentence per parameter; empty if they are equal.
@@ -234,32 +289,29 @@ class SearchSpace(Mapping[str, Parameter]):
                 sentences.append(f"{name!r}: {mine!r} {here}, {theirs!r} {there}")
         return sentences
 
-    def _codes(self, params: Mapping[str, Any]) -> list[float]:
-        expected = f"a mapping with a value for each of {', '.join(map(repr, self))}"
+    def _codes(self, params: Mapping[str, Any]) -> list[float | None]:
+        """Return the code of each parameter of a configuration; None for those that are off."""
+        which = " that is on" if self.intervals else ""
+        expected = f"a mapping with a value for each of {', '.join(map(repr, self))}{which}"
         if not isinstance(params, Mapping):
             fail("params", expected, f"{params!r} ({type(params).__name__})")
         # Check unknown names first: a misspelt name is also missing, and this message suggests the right one.
         for name in params:
             if name not in self._parameters:
                 fail("params", expected, f"the unknown name {name!r}{did_you_mean(name, self.names)}")
-        for name in self:
-            if name not in params:
-                fail("params", expected, f"none for {name!r}")
-        return [parameter.code_of(f"params[{name!r}]", params[name]) for name, parameter in self.items()]
-
-
-def _from_fields(name: str, fields: Any) -> Parameter:
-    argument = f"spec['parameters'][{name!r}]"
-    kind = fields.get("kind") if isinstance(fields, Mapping) else None
-    if not isinstance(kind, str) or kind not in KINDS:
-        fail(argument, f"a mapping whose 'kind' is one of {', '.join(map(repr, KINDS))}", repr(fields))
-    keys = [field.name for field in dataclasses.fields(KINDS[kind])]
-    if set(fields) != {"kind", *keys}:
-        fail(argument, f"a mapping with the keys 'kind', {', '.join(map(repr, keys))}", repr(fields))
-    try:
-        return KINDS[kind](**{key: fields[key] for key in keys})
-    except ValueError as error:
-        raise ValueError(f"`{argument}` cannot be read: {error}") from error
+        names = self.names
+        codes: list[float | None] = [None] * len(self)
+        for place in self._conditions.order:
+            name, when = names[place], self[names[place]].when
+            if self._conditions.are_met(place, codes):
+                if name not in params:
+                    fail(
+                        "params", expected, f"none for {name!r}" + (f", which is on: {when}" if when else "")
+                    )
+                codes[place] = self[name].code_of(f"params[{name!r}]", params[name])
+            elif name in params:
+                fail("params", expected, f"one for {name!r}, which is off: it exists only if {when}")
+        return codes
 
 
 def _unit_array(
