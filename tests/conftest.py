@@ -22,6 +22,9 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 QUICK_COMPILATION = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 if importlib.metadata.version("jaxlib").startswith("0.10."):  # an unknown flag aborts the process
     QUICK_COMPILATION += " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+    # A quarter of the rest is a check of the compiler by itself, and optimisation of loops.
+    QUICK_COMPILATION += " --xla_disable_hlo_passes=hlo-verifier,simplify-while-loops"
+    QUICK_COMPILATION += ",while-loop-invariant-code-motion,while-loop-constant-sinking"
 os.environ.setdefault("XLA_FLAGS", QUICK_COMPILATION)
 
 # A suite started in the background ignores SIGINT, which the processes started by tests would inherit.
