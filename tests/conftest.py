@@ -65,14 +65,20 @@ MEMORY_LIMIT = 1_500_000_000  # bytes of a worker, above which compiled programs
 
 
 LONG_FILES = (
-    "test_notebooks.py",
-    "experiments/test_experiments.py",
+    "tune/test_explain.py",
+    "experiments/test_theory.py",
     "contracts/test_lifelong.py",
-    "meta/test_meta.py",
-    "meta/test_adaptive.py",
+    "experiments/test_experiments.py",
     "test_docs.py",
+    "meta/test_meta.py",
     "tune/test_ask.py",
+    "test_notebooks.py",
+    "lifelong/test_units.py",
     "sweeps/test_engines.py",
+    "tune/test_stopping.py",
+    "cli/test_cli.py",
+    "solver/test_group_lasso.py",
+    "meta/test_selection.py",
     "tune/test_memory_processes.py",
     "tune/test_tuner_processes.py",
 )
