@@ -5,15 +5,14 @@ The runs are shared by the tests of this file, because their compilation takes m
 
 import dataclasses
 import json
-from functools import partial
 
 import jax
 import numpy as np
 import pytest
 
-from jlibo import GPUCB, AdaptiveMetaKGL, Cosine, FixedPrior, MetaKGL, Prior, SyntheticEnv, plot
+from jlibo import plot
 from jlibo.cli import reproduce as reproduce_cli
-from jlibo.experiments import find, folder, override, parts, run_experiment, run_offline, summarise
+from jlibo.experiments import find, folder, override, parts, run_experiment, summarise
 from jlibo.experiments.protocols import Lifelong
 from jlibo.experiments.run import ExperimentRun
 from jlibo.lifelong.one_task import draw_task
@@ -146,27 +145,6 @@ def test_figure_title_shows_the_settings(lifelong, offline, printed, monkeypatch
         folder.render(result, {})
         assert titles[-1] == folder.run_title(result.experiment)
         assert "num_tasks=" in titles[-1]
-
-
-def test_offline_learners_may_have_priors_of_different_shapes():
-    features = Cosine(6)
-    learners = {
-        "wide": FixedPrior(),
-        "adaptive": AdaptiveMetaKGL(num_steps=2, num_lams=3),
-        "matrix": FixedPrior(Prior(np.zeros(6), np.eye(6) / 6 + 0.01)),
-        "own noise": FixedPrior(Prior(np.zeros(6), np.full(6, 1 / 6), noise_std=0.3)),
-        "libo": MetaKGL(lam=0.1, omega=0.1),
-    }
-    env_key, key = jax.random.split(jax.random.key(3))
-    env = SyntheticEnv.draw(features, support_size=2, key=env_key)
-    run = partial(run_offline, env, features, GPUCB(2.0, 0.1), num_tasks=3, num_rows=5, horizon=6, key=key)
-    together = run(learners)
-    assert list(together) == list(learners)
-    for name in ("adaptive", "matrix", "libo"):
-        alone = run({name: learners[name]})[name]
-        np.testing.assert_allclose(together[name].regret, alone.regret, rtol=1e-9, atol=1e-9)
-        np.testing.assert_array_equal(together[name].support, alone.support)
-    assert np.ptp([np.sum(result.regret) for result in together.values()]) > 1
 
 
 def test_offline_figure_and_summary_count_the_same_kernels(offline, monkeypatch):

@@ -1,5 +1,6 @@
 """kappa: brackets contain brute-force values, and the bounds of the appendix hold or are shown not to."""
 
+import importlib
 import itertools
 
 import jax
@@ -59,6 +60,18 @@ def test_two_tasks_have_the_kappa_of_the_worse_one_at_most():
     bracket = theory.kappa_bracket(jnp.asarray(np.stack(designs)), 2, key=jax.random.key(0), num_starts=64)
     assert bracket.upper <= min(alone) * 1.05
     assert bracket.lower <= min(alone)
+
+
+def test_search_is_traced_once_for_any_number_of_rows(count_traces, monkeypatch):
+    module = importlib.import_module("jlibo.theory.kappa_search")  # the package has a function of that name
+    project, projections = count_traces(module._project_to_ball)
+    monkeypatch.setattr(module, "_project_to_ball", project)
+    found, counts = [], []
+    for num_rows in (9, 30):
+        design = jnp.asarray(random_design(0, num_rows, 7))[None]
+        found.append(theory.kappa_search(design, 2, num_starts=3, num_rounds=2, key=jax.random.key(0)).ratio)
+        counts.append(projections.count)
+    assert 0 < counts[0] == counts[1] and found[0] != found[1]
 
 
 def orthogonal_except_for_one(c_od, num_others):

@@ -60,7 +60,7 @@ SCRIPT = """
     os.close(orders[0])
     told = os.fdopen(answers[0])
     acknowledged, num_left = {}, 0
-    for round in range(100):
+    for round in range(50):
         os.write(orders[1], b"k")
         while (line := told.readline()) != "done\\n":
             trial_id, score = line.split()
@@ -96,7 +96,7 @@ def test_ask_works_after_killed_processes(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     num_told, num_left = json.loads(done.stdout.splitlines()[-1])
-    assert num_told > 150 and num_left > 0  # the test was effective: kills came between ask and tell
+    assert num_told > 75 and num_left > 0  # the test was effective: kills came between ask and tell
     assert os.listdir(tmp_path) == ["memory.db"]
 
 
