@@ -158,6 +158,18 @@ def test_unexplained_parameter_is_named_and_the_past_is_kept():
     assert sampler._knowledge(study, sampler._space(study, study.trials))[1].num_tasks == 1
 
 
+def test_branches_with_a_fixed_parameter():
+    """PartialFixedSampler asks for the other parameters alone; those in its branch are independent."""
+    base = LiBOSampler(seed=0, warn_independent_sampling=False)
+    study = optuna.create_study(sampler=base)
+    study.optimize(branched(), n_trials=5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        study.sampler = optuna.samplers.PartialFixedSampler({"kind": "b"}, base)
+    study.optimize(branched(), n_trials=2)
+    assert [trial.params["kind"] for trial in study.trials[5:]] == ["b", "b"]
+
+
 # --- the memory ---
 
 

@@ -385,6 +385,21 @@ def test_memory_keeps_configurations_and_conditions(tmp_path):
         Tuner(SearchSpace(PARAMETERS | {"C": Float(1e-3, 1e3, log=True)}), memory=path)
 
 
+def test_file_of_an_older_version_opens(tmp_path):
+    """A file as version 0.1 wrote it, before conditions and steps: the same text, and the same content."""
+    space = SearchSpace(a=Int(1, 9), b=Categorical(["x", None]), c=Float(1e-3, 1, log=True))
+    old = (
+        '{"version": 1, "parameters": {"a": {"kind": "int", "low": 1, "high": 9, "log": false}, '
+        '"b": {"kind": "categorical", "choices": ["x", null]}, '
+        '"c": {"kind": "float", "low": 0.001, "high": 1.0, "log": true}}}'
+    )
+    assert json.dumps(space.spec()) == old
+    with Memory.open(tmp_path / "memory.db", space=SearchSpace.from_spec(json.loads(old))) as memory:
+        memory.add_finished(memory.task("t").id, [({"a": 2, "b": None, "c": 0.5}, 1.0)])
+    with Tuner(space, tmp_path / "memory.db") as tuner:
+        assert tuner.memory.snapshot()[1][0].params == {"a": 2, "b": None, "c": 0.5}
+
+
 def test_spec_says_that_it_has_conditions():
     spec = json.loads(json.dumps(SPACE.spec()))
     assert spec["version"] == 2 and SearchSpace.from_spec(spec) == SPACE

@@ -162,7 +162,7 @@ class LiBOSampler(BaseSampler):
         """Reset all state that can be recomputed."""
         self._lock = threading.RLock()
         self._offers: dict[tuple[str, int], _Offer] = {}
-        self._spaces: dict[tuple[str, int], SearchSpace] = {}
+        self._spaces: dict[tuple[str, int], tuple[SearchSpace, set[str]]] = {}
         self._chosen: dict[str, tuple[Any, SearchSpace | None]] = {}
         self._first: set[tuple[str, int]] = set()
         self._models: dict[SearchSpace, Model] = {}
@@ -206,8 +206,9 @@ class LiBOSampler(BaseSampler):
             space = self._space(study, finished)
             if space is None:
                 return {}
-            self._spaces[study.study_name, trial.number] = space
-        return trials_of.distributions_in(space, finished)
+            known = trials_of.distributions_in(space, finished)
+            self._spaces[study.study_name, trial.number] = space, set(known)
+        return known
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
@@ -217,8 +218,8 @@ class LiBOSampler(BaseSampler):
         if not search_space:
             return {}
         with self._lock:
-            space = self._spaces.pop((study.study_name, trial.number), None)
-            space = trials_of.space_of(search_space, space, _finished(study))
+            inferred = self._spaces.pop((study.study_name, trial.number), None)
+            space = trials_of.space_of(search_space, inferred)
             if space is None:
                 return {}
             offer = self._offer(study, trial, space)

@@ -89,15 +89,20 @@ def has_parameter(space: SearchSpace, coded_name: str, kind: Parameter) -> bool:
 
 
 def space_of(
-    distributions: Mapping[str, BaseDistribution], space: SearchSpace | None, trials: Iterable[FrozenTrial]
+    distributions: Mapping[str, BaseDistribution], inferred: tuple[SearchSpace, set[str]] | None
 ) -> SearchSpace | None:
-    """Return the space of a relative sample of these distributions: `space` if they are all of it.
+    """Return the space of a relative sample of these distributions.
 
-    Another sampler that fixes some parameters asks only for the others, without conditions on those fixed.
+    `inferred` is the space that was chosen for the trial, and the names that Optuna was told of. It is the
+    answer if all of them are asked for. `optuna.samplers.PartialFixedSampler` asks only for parameters that
+    it does not fix; those with a condition on a fixed one are then sampled independently.
     """
     asked = coded_space(distributions)
-    if asked is None or space is None or set(distributions_in(space, trials)) == set(distributions):
-        return space if asked is not None and space is not None else asked
+    if inferred is None or asked is None:
+        return asked
+    space, known = inferred
+    if set(distributions) == known:
+        return space
     kept = {name: space[name] for name in asked if has_parameter(space, name, asked[name])}
     while any(set(one.when or ()) - set(kept) for one in kept.values()):
         kept = {name: one for name, one in kept.items() if not set(one.when or ()) - set(kept)}
