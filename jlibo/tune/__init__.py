@@ -19,6 +19,7 @@ from jlibo.tune.space.parameters import Int as Int
 from jlibo.tune.space.parameters import Parameter as Parameter
 from jlibo.tune.space.space import SearchSpace as SearchSpace
 from jlibo.tune.stopping import ExpectedGainBelow as ExpectedGainBelow
+from jlibo.tune.summary import TaskSummary as TaskSummary
 from jlibo.tune.task import TunerTask as TunerTask
 from jlibo.tune.task import UntoldTrialsWarning as UntoldTrialsWarning
 from jlibo.tune.trial import Trial as Trial
