@@ -9,6 +9,7 @@ from jlibo.tune.memory.memory import MemoryFileError as MemoryFileError
 from jlibo.tune.memory.memory import MemoryMismatch as MemoryMismatch
 from jlibo.tune.memory.memory import TrialGivenUpWarning as TrialGivenUpWarning
 from jlibo.tune.memory.memory import TrialStateError as TrialStateError
+from jlibo.tune.portfolio import Defaults as Defaults
 from jlibo.tune.process import ForkedProcessError as ForkedProcessError
 from jlibo.tune.space.dictionary import LargeDictionaryWarning as LargeDictionaryWarning
 from jlibo.tune.space.dictionary import SpaceFeatures as SpaceFeatures

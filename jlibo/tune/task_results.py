@@ -4,14 +4,11 @@ import abc
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from jlibo.checks import fail
 from jlibo.tune.memory import finished
 from jlibo.tune.memory.records import TaskRecord, finite_score
 from jlibo.tune.memory.tables import SCORE, Table, read_results
-from jlibo.tune.model import Model
-from jlibo.tune.space.candidates import was_tried
+from jlibo.tune.model import Model, is_allowed
 from jlibo.tune.summary import to_dataframe, trials_html
 
 if TYPE_CHECKING:
@@ -137,7 +134,7 @@ class AbstractTaskResults(abc.ABC):
 def check_allowed(model: Model, params: Mapping[str, Any]) -> None:
     """Raise a `ValueError` if a tuner would never suggest a configuration."""
     checked = model.space.validate(params)
-    if model.allowed is not None and not model.allowed.holds(checked):
-        fail("params", "a configuration that satisfies the constraint of the tuner", repr(checked))
-    if model.configs is not None and not was_tried(model.space.to_unit(checked), np.asarray(model.points)):
-        fail("params", "one of the `candidates` of the tuner", repr(checked))
+    if not is_allowed(model, checked):
+        expected = "a configuration that satisfies the constraint of the tuner"
+        expected = expected if model.configs is None else "one of the `candidates` of the tuner"
+        fail("params", expected, repr(checked))

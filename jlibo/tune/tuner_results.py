@@ -1,16 +1,18 @@
-"""The methods of `Tuner` for results that the user has and for looking. Internal."""
+"""The methods of `Tuner` for results that the user has, for looking, and the short list. Internal."""
 
 import abc
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jlibo.checks import fail
+from jlibo.checks import check_count, fail
 from jlibo.tune.learning import Learned
 from jlibo.tune.memory import finished
 from jlibo.tune.memory.memory import Memory
 from jlibo.tune.memory.records import finite_score
 from jlibo.tune.memory.tables import SCORE, Table, is_table, read_results
 from jlibo.tune.model import Model
+from jlibo.tune.portfolio import Defaults, portfolio
+from jlibo.tune.process import check_process
 from jlibo.tune.space.space import SearchSpace
 from jlibo.tune.summary import TaskSummary, summaries, tasks_html, to_dataframe
 
@@ -96,6 +98,45 @@ class AbstractTunerResults(abc.ABC):
         """
         tasks, trials = self.memory.snapshot()
         return to_dataframe(self.space, trials, tasks=tasks, score=score)
+
+    def defaults(self, k: int) -> Defaults:
+        """Return the `k` configurations that together do best over all remembered tasks under the model.
+
+        The first does best on average; each further one adds most to what the best of the list achieves in
+        each task. It may be one that was never tried, if the model expects more of it. A configuration that
+        violates the constraint, or that is not one of the `candidates`, is left out. The same memory gives
+        the same list.
+
+        **Arguments:**
+
+        - `k`: the number of configurations.
+
+        **Returns:**
+
+        A list of at most `k` different configurations, the most useful first, which prints as Python code.
+        It is empty before the first task with two scores.
+
+        **Raises:**
+
+        - `ValueError`: `k` is not a positive whole number.
+        - `ForkedProcessError`: jax was used in a parent process before the fork.
+
+        ```python
+        import jlibo
+
+        tuner = jlibo.Tuner(jlibo.SearchSpace(x=jlibo.Int(0, 9)))
+        for name, best in [("first", 3), ("second", 8)]:
+            tuner.add_task(name, [{"x": x, "score": -((x - best) ** 2)} for x in range(10)])
+        print(tuner.defaults(2))
+        ```
+        """
+        check_count("k", k)
+        check_process("defaults")
+        knowledge, num_tasks = self.knowledge(at_once=True)
+        if num_tasks == 0:
+            return Defaults()
+        tasks, trials = self.memory.snapshot()
+        return portfolio(self.model, knowledge, tasks, trials, k, maximise=self.maximise, seed=self.seed)
 
     def _repr_html_(self) -> str:
         return tasks_html(repr(self), self.tasks)
