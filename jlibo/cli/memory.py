@@ -7,16 +7,24 @@ Names and values in a memory may come from an untrusted source and are escaped b
 import argparse
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 from jlibo.files import write_atomically
 from jlibo.printable import MAX_LENGTH, printable
-from jlibo.tune.memory.lines import LineError, check_lines, export_lines, import_lines
-from jlibo.tune.memory.memory import Memory, MemoryFileError, MemoryMismatch, TaskRecord, TrialRecord
+from jlibo.tune.memory.lines import (
+    ImportReport,
+    LineError,
+    check_lines,
+    export_lines,
+    import_lines,
+    import_results,
+)
+from jlibo.tune.memory.memory import Memory, MemoryFileError, MemoryMismatch
 from jlibo.tune.memory.records import strict_json
+from jlibo.tune.memory.tables import SCORE, TASK, Result, read_results
 from jlibo.tune.space.space import Categorical, SearchSpace
+from jlibo.tune.summary import TaskSummary, short, summaries
 
 _MOST_FEATURES = 2000  # above this, `show` does not learn the importance of parameters
 
@@ -36,9 +44,16 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     export.add_argument("--space", action="store_true", help="write the search space instead of the trials")
     export.set_defaults(run=_export)
 
-    importing = actions.add_parser("import", help="add trials from JSON lines, all of them or none")
+    importing = actions.add_parser("import", help="add trials from JSON lines or a CSV, all or none")
     importing.add_argument("file", metavar="FILE", help="a tuner's memory; created if there is none")
-    importing.add_argument("lines", metavar="LINES", help="a file from `jlibo memory export`; - is stdin")
+    importing.add_argument(
+        "lines",
+        metavar="LINES",
+        help="a file from `jlibo memory export` (- is stdin), or a CSV file, whose name ends in .csv",
+    )
+    importing.add_argument(
+        "--score", default=SCORE, metavar="COLUMN", help="the column of scores of a CSV (default: score)"
+    )
     importing.add_argument(
         "--space",
         metavar="SPACE.json",
@@ -92,12 +107,8 @@ def _show(options: argparse.Namespace) -> int:
     for heading in ("complete", "failed", "pending", "best score"):
         table.add_column(heading, justify="right")
     table.add_column("best parameters")
-    by_task: dict[int, list[TrialRecord]] = {task.id: [] for task in tasks}
-    for trial in trials:
-        by_task[trial.task_id].append(trial)
-    for task in tasks:
-        cells = _cells(task, by_task[task.id], memory.maximise)
-        table.add_row(*(Text(printable(cell)) for cell in cells))
+    for summary in summaries(tasks, trials, maximise=memory.maximise):
+        table.add_row(*(Text(printable(cell)) for cell in _cells(summary)))
     if tasks:
         console.print()
         console.print(table)
@@ -108,19 +119,12 @@ def _show(options: argparse.Namespace) -> int:
     return 0
 
 
-def _cells(task: TaskRecord, trials: list[TrialRecord], maximise: bool) -> list[str]:
-    counts = [sum(trial.state == state for trial in trials) for state in ("complete", "failed", "pending")]
-    scored = [(trial.score, trial) for trial in trials if trial.score is not None]
-    if not scored:
-        return [task.name, task.source, *map(str, counts), "-", "-"]
-    # The first of equal scores, in both directions.
-    score, best = (max if maximise else min)(scored, key=lambda pair: pair[0])
-    params = ", ".join(f"{name}={_short(value)}" for name, value in best.params.items())
-    return [task.name, task.source, *map(str, counts), f"{score:.6g}", params]
-
-
-def _short(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+def _cells(task: TaskSummary) -> list[str]:
+    counts = map(str, (task.num_complete, task.num_failed, task.num_pending))
+    if task.best_score is None or task.best_params is None:
+        return [task.name, task.source, *counts, "-", "-"]
+    params = ", ".join(f"{name}={short(value)}" for name, value in task.best_params.items())
+    return [task.name, task.source, *counts, f"{task.best_score:.6g}", params]
 
 
 def _selected_kernels(memory: Memory) -> str | None:
@@ -198,7 +202,49 @@ def _write_file(out: str, lines: Iterable[str], *, memory_path: str) -> None:
 
 
 def _import(options: argparse.Namespace) -> int:
+    is_csv = options.lines.lower().endswith(".csv")
+    report = _import_csv(options) if is_csv else _import_lines(options)
+    _print_lines(
+        [
+            f"{report.num_trials} trials and {report.num_tasks} tasks are new, "
+            f"{report.num_skipped} trials were there already."
+        ]
+    )
+    return 0
+
+
+def _import_lines(options: argparse.Namespace) -> ImportReport:
     lines = _read_lines(options.lines)  # before the memory is opened, so that it is not locked during input
+
+    def check(space: SearchSpace, maximise: bool) -> None:
+        check_lines(lines, space=space, maximise=maximise)
+
+    try:
+        with _open_to_import(options, check) as memory:
+            return import_lines(memory, lines)
+    except LineError as error:
+        raise LineError(
+            f"{'the input' if options.lines == '-' else printable(options.lines)}, {error}"
+        ) from None
+
+
+def _import_csv(options: argparse.Namespace) -> ImportReport:
+    def read(space: SearchSpace, maximise: bool = True) -> list[Result]:
+        try:
+            return read_results(space, options.lines, score=options.score, task=TASK, argument=options.lines)
+        except OSError as error:
+            words = f"cannot read '{printable(options.lines)}' ({error.strerror or error})."
+            raise MemoryFileError(words) from None
+        except ValueError as error:
+            words = printable(str(error).rstrip("."), max_length=500)
+            raise LineError(f"{words}; nothing was imported.") from None
+
+    with _open_to_import(options, read) as memory:
+        return import_results(memory, read(memory.space))
+
+
+def _open_to_import(options: argparse.Namespace, check: Callable[[SearchSpace, bool], object]) -> Memory:
+    """Open the memory, or create it after `check(space, maximise)` has raised no error."""
     space = None if options.space is None else _read_space(options.space)
     path = Path(options.file)
     try:
@@ -209,25 +255,16 @@ def _import(options: argparse.Namespace) -> int:
                 f"there is no memory at '{printable(path)}': a new one needs --space SPACE.json."
             )
         else:
-            maximise = not options.minimise
-            check_lines(lines, space=space, maximise=maximise)  # before a file is created
-            memory = Memory.open(path, space=space, maximise=maximise)
-        with memory:
-            _check_same_problem(memory, space, minimise=options.minimise)
-            report = import_lines(memory, lines)
-    except LineError as error:
-        raise LineError(
-            f"{'the input' if options.lines == '-' else printable(options.lines)}, {error}"
-        ) from None
+            check(space, not options.minimise)  # before a file is created
+            memory = Memory.open(path, space=space, maximise=not options.minimise)
     except OSError as error:
         raise MemoryFileError(f"cannot look at '{printable(path)}' ({error.strerror or error}).") from None
-    _print_lines(
-        [
-            f"{report.num_trials} trials and {report.num_tasks} tasks are new, "
-            f"{report.num_skipped} trials were there already."
-        ]
-    )
-    return 0
+    try:
+        _check_same_problem(memory, space, minimise=options.minimise)
+    except BaseException:
+        memory.close()
+        raise
+    return memory
 
 
 def _check_same_problem(memory: Memory, space: SearchSpace | None, *, minimise: bool) -> None:

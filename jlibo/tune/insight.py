@@ -93,7 +93,7 @@ def insight(
     shares = _shares(drawn, effects)
     likeness = None
     if past is not None:
-        surfaces = _past_surfaces(policy.noise_std, scaling, knowledge, past, choices.fixed_features)
+        surfaces = past_surfaces(policy.noise_std, scaling, knowledge, past, choices.fixed_features)
         likeness = _likeness(drawn, centred, surfaces, present)
     return Insight(
         seen.outlook,
@@ -176,7 +176,7 @@ def _shares(
     return totals / jnp.where(total > 0, total, 1)
 
 
-def _past_surfaces(
+def past_surfaces(
     noise_std: Float[Array, ""],
     scaling: Standardise,
     knowledge: Knowledge,

@@ -127,6 +127,15 @@ def make_model(
     )
 
 
+def is_allowed(model: Model, params: Mapping[str, Any]) -> bool:
+    """Return whether a configuration satisfies the constraint and is in the user's list, if there is one."""
+    if model.allowed is not None and not model.allowed.holds(params):
+        return False
+    if model.configs is None or model.points is None:
+        return True
+    return candidate_points.was_tried(model.space.to_unit(params), model.points)
+
+
 def without_names(features: SpaceFeatures) -> SpaceFeatures:
     """Return the same features without the names and ranges of the space.
 

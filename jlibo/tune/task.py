@@ -28,6 +28,7 @@ from jlibo.tune.memory.memory import new_owner
 from jlibo.tune.memory.records import TaskRecord, TrialRecord
 from jlibo.tune.process import check_process
 from jlibo.tune.stopping import ExpectedGainBelow
+from jlibo.tune.task_results import AbstractTaskResults
 from jlibo.tune.trial import Trial, as_trial
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class UntoldTrialsWarning(UserWarning):
 
 
 @final
-class TunerTask:
+class TunerTask(AbstractTaskResults):
     """A task of a tuner, created by `Tuner.task`: iterate over its trials, or call `ask` and `tell`.
 
     Threads may share a task. As a context manager, it releases its pending trials at the end, so that `ask`
@@ -129,7 +130,8 @@ class TunerTask:
     def ask(self, n: int | None = None) -> Any:
         """Return the next trial, or a list of `n` different trials to be evaluated in parallel.
 
-        Trials that an ended process left pending come first. The budget does not limit the number of calls.
+        Trials in the queue (`enqueue`), and those that an ended process left pending, come first, by number.
+        The budget does not limit the number of calls.
         Once every configuration has been tried, those that did not fail are returned again.
 
         **Arguments:**

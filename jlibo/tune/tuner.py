@@ -31,12 +31,13 @@ from jlibo.tune.direction import maximise_of
 from jlibo.tune.importance import effect_matrices, parameter_names
 from jlibo.tune.learning import Learned, has_changed, learn_records, score_counts, summarise_records
 from jlibo.tune.memory.memory import Memory
-from jlibo.tune.memory.records import finite_score, whole
+from jlibo.tune.memory.records import whole
 from jlibo.tune.model import make_model
 from jlibo.tune.process import check_process
 from jlibo.tune.space.space import SearchSpace
 from jlibo.tune.stopping import ExpectedGainBelow, stop_rule
 from jlibo.tune.task import TunerTask
+from jlibo.tune.tuner_results import AbstractTunerResults
 
 Constraint = Callable[[dict[str, Any]], bool]
 DEFAULT_BUDGET = 50
@@ -59,7 +60,7 @@ class _Learned:
 
 
 @final
-class Tuner:
+class Tuner(AbstractTunerResults):
     """Tunes a search space on one task after another and learns from all past tasks.
 
     A tuner is a context manager that closes the memory. Threads may share it.
@@ -202,36 +203,6 @@ class Tuner:
             check_count("budget", budget)
         record = self.memory.task(name, budget=budget)
         return TunerTask(self, record, record.budget or DEFAULT_BUDGET, rule)
-
-    def add_task(
-        self, name: str, configs: Sequence[Mapping[str, Any]], scores: Sequence[float | None]
-    ) -> None:
-        """Add a finished task from elsewhere to the memory.
-
-        It contains no forced exploration, so the paper's guarantee does not cover what is learned from it.
-
-        **Arguments:**
-
-        - `name`: the name of the task; must be new.
-        - `configs`: the configurations that were evaluated.
-        - `scores`: the score of each; None or NaN for a failed trial.
-
-        **Raises:**
-
-        - `ValueError`: the name is taken, the lengths differ, a configuration is not in the space, or a score
-          is not a number. Nothing is added.
-        """
-        if len(configs) != len(scores):
-            fail("scores", f"one for each of the {len(configs)} configs", f"{len(scores)}")
-        if any(task.name == name for task in self.memory.tasks()):
-            fail("name", "the name of a task that is not in the memory yet", repr(name))
-        # Validate before the task is created, so that an error leaves no empty task behind.
-        pairs = [
-            (self.space.validate(params), finite_score(score))
-            for params, score in zip(configs, scores, strict=True)
-        ]
-        record = self.memory.task(name, source="added")
-        self.memory.add_finished(record.id, pairs)
 
     # --- results --------------------------------------------------------------------------------------------
 

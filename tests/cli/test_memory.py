@@ -243,3 +243,75 @@ def test_export_to_a_closed_pipe_prints_no_error(tmp_path):
         process.stdout.close()
         assert process.stderr.read() == ""
         assert process.wait() == BROKEN_PIPE
+
+
+# --- CSV ----------------------------------------------------------------------------------------------------
+
+
+def test_import_of_a_csv(file, tmp_path, capsys):
+    lines, space, new = (str(tmp_path / name) for name in ("trials.CSV", "space.json", "new.db"))
+    cli.main(["memory", "export", str(file), "--space", "--out", space])
+    with open(lines, "w", encoding="utf-8") as csv:
+        csv.write("task,kind,alpha,lam,score\niris,a,0.5,1,0.25\nwine ♥,b,1.0,1e-4,\niris,b,0,2,-1\n")
+    assert cli.main(["memory", "import", new, lines, "--space", space]) == 0
+    assert "3 trials and 2 tasks are new, 0 trials were there already" in capsys.readouterr().out
+    found = [json.loads(line) for line in lines_of(new)]
+    assert [(line["task"], line["number"], line["state"], line["score"]) for line in found] == [
+        ("iris", 0, "complete", 0.25),
+        ("iris", 1, "complete", -1.0),
+        ("wine ♥", 0, "failed", None),
+    ]
+    assert found[0]["params"] == params() and found[0]["source"] == "added"
+    # Again, and into a task that has other trials already.
+    assert cli.main(["memory", "import", new, lines]) == 0
+    assert "0 trials and 0 tasks are new, 3 trials were there already" in capsys.readouterr().out
+    before = len(lines_of(file))
+    assert cli.main(["memory", "import", str(file), lines]) == 0
+    assert "3 trials and 1 tasks are new" in capsys.readouterr().out
+    assert len(lines_of(file)) == before + 3
+
+
+def test_csv_of_all_trials_is_imported_again(tmp_path, capsys):
+    import pandas
+
+    from jlibo import Tuner
+
+    old, new, csv, space = (str(tmp_path / name) for name in ("old.db", "new.db", "all.csv", "space.json"))
+    with Tuner(SPACE, memory=old) as tuner:
+        tuner.add_task("iris", [{**params(), "score": 1 / 3}, {**params(kind="b"), "score": None}])
+        frame = tuner.to_dataframe(score="auc")
+    assert isinstance(frame, pandas.DataFrame)
+    frame.to_csv(csv, index=False)
+    cli.main(["memory", "export", old, "--space", "--out", space])
+    assert cli.main(["memory", "import", new, csv, "--space", space, "--score", "auc"]) == 0
+    capsys.readouterr()
+    contents = [[json.loads(line) for line in lines_of(path)] for path in (old, new)]
+    for line in (*contents[0], *contents[1]):
+        del line["created"], line["finished"]
+    assert contents[0] == contents[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("kind,alpha,lam,score\na,1,1,1\n", "no column 'task'"),
+        ("task,kind,alfa,lam,score\niris,a,1,1,1\n", "the unknown column 'alfa' (did you mean 'alpha'?)"),
+        ("task,kind,alpha,lam,score\niris,a,1,1,1\n,a,1,1,1\n", "bad.csv, line 3: `task` should be the name"),
+        ("task,kind,alpha,lam,score\niris,c,1,1,1\n", "bad.csv, line 2: `params['kind']` should be one of"),
+        ("task,kind,alpha,lam,score\niris,a,1,1,high\n", "bad.csv, line 2: `score` should be a number"),
+        ("task,kind,alpha,lam,score\n\x1b[31m,a,1,1,high\n", "bad.csv, line 2: `score` should be a number"),
+        (None, "cannot read"),
+    ],
+)
+def test_bad_csv_gives_one_line_and_changes_nothing(file, tmp_path, capsys, text, message):
+    path, space, new = tmp_path / "bad.csv", tmp_path / "space.json", tmp_path / "new.db"
+    space.write_text(json.dumps(SPACE.spec()))
+    if text is not None:
+        path.write_text(text)
+    before = lines_of(file)
+    for target in ([str(file)], [str(new), "--space", str(space)]):
+        assert cli.main(["memory", "import", target[0], str(path), *target[1:]]) == 2
+        captured = capsys.readouterr()
+        assert message in captured.err and captured.out == ""
+        assert captured.err.count("\n") == 1 and "\x1b" not in captured.err
+    assert lines_of(file) == before and not new.exists()

@@ -9,6 +9,8 @@ for lines written by hand; their defaults are in parentheses: `explored` (false)
 task's `seed` (0) and `budget` (none), and the times `created` (now) and `finished` (`created`), in ISO 8601.
 `maximise`, if given, must agree with the memory, because a score has no meaning without its direction. Tasks
 without trials are not exported.
+
+A CSV file is read by `jlibo.tune.memory.tables` and written by `import_results`.
 """
 
 import json
@@ -19,8 +21,10 @@ from typing import Any, NoReturn, final
 
 from jlibo.printable import printable
 from jlibo.tune.memory import rows as rows
+from jlibo.tune.memory.finished import insert_new
 from jlibo.tune.memory.memory import Memory, MemoryFileError, TaskRecord, TrialRecord
 from jlibo.tune.memory.records import Params, finite_score, strict_json, task_name, utc_now, utc_text, whole
+from jlibo.tune.memory.tables import Result
 from jlibo.tune.space.space import SearchSpace
 
 REQUIRED = ("task", "number", "params", "score", "state")
@@ -81,6 +85,27 @@ def import_lines(memory: Memory, lines: Iterable[str]) -> ImportReport:
     different content is an error. Pending trials have no owner, so that any process may claim them.
     """
     return _write(memory, check_lines(lines, space=memory.space, maximise=memory.maximise))
+
+
+def import_results(memory: Memory, results: Iterable[Result]) -> ImportReport:
+    """Add the rows of a table with task names to a memory, all of them or none.
+
+    The trials follow those of their task, which is created if it does not exist. A result that a task has
+    already, with the same configuration and score, is skipped.
+    """
+    by_task: dict[str, list[tuple[Params, float | None]]] = {}
+    for result in results:
+        by_task.setdefault(task_name(result.task), []).append((result.params, result.score))
+    num_trials = num_tasks = 0
+    with memory.writing() as database:
+        for name, pairs in by_task.items():
+            task = rows.find_task(database, name)
+            num_tasks += task is None
+            new = TaskRecord(0, name, None, "added", 0, utc_now())
+            task_id = rows.insert_task(database, new) if task is None else task.id
+            num_trials += insert_new(database, task_id, pairs)
+    num_rows = sum(map(len, by_task.values()))
+    return ImportReport(num_trials, num_tasks, num_rows - num_trials)
 
 
 def check_lines(lines: Iterable[str], *, space: SearchSpace, maximise: bool) -> list[CheckedLine]:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from jlibo.tune.memory import changes as changes
+from jlibo.tune.memory import finished as finished_trials
 from jlibo.tune.memory import rows as rows
 from jlibo.tune.memory.owner import owner_is_dead
 from jlibo.tune.memory.reader import AbstractMemoryReader
@@ -120,26 +121,7 @@ class AbstractMemoryWriter(AbstractMemoryReader):
         """
         pairs = [(self.space.validate(params), finite_score(score)) for params, score in finished]
         with self.writing() as database:
-            _, number = rows.count_trials(database, task_id)
-            now, added = utc_now(), []
-            for params, score in pairs:
-                state = "failed" if score is None else "complete"
-                trial = TrialRecord(
-                    id=0,
-                    task_id=task_id,
-                    number=number + len(added),
-                    params=params,
-                    state=state,
-                    score=score,
-                    explored=bool(explored),
-                    owner=None,
-                    created=now,
-                    finished=now,
-                )
-                added.append(replace(trial, id=rows.insert_trial(database, trial)))
-            if added:
-                rows.note_change(database, task_id)
-            return added
+            return finished_trials.insert(database, task_id, pairs, explored=explored)
 
     def claim_pending(
         self,

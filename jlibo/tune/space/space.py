@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Float64
 
 from jlibo.checks import check_count, check_shape, did_you_mean, fail
+from jlibo.html_table import html_table
 from jlibo.tune.space.conditions import OFF, Conditions, Intervals, activity
 from jlibo.tune.space.parameters import Categorical as Categorical
 from jlibo.tune.space.parameters import Float as Float
@@ -105,6 +106,10 @@ class SearchSpace(Mapping[str, Parameter]):
     def __repr__(self) -> str:
         lines = (f"    {name!r}: {parameter!r},\n" for name, parameter in self.items())
         return f"SearchSpace({{\n{''.join(lines)}}})"
+
+    def _repr_html_(self) -> str:
+        rows = [(name, repr(parameter)) for name, parameter in self.items()]
+        return html_table(f"SearchSpace: {len(self)} parameters", ("parameter", "values"), rows)
 
     @property
     def names(self) -> tuple[str, ...]:
