@@ -136,7 +136,7 @@ figures.figure_exploration(exploration, "Thompson sampling")
 #
 # Nobody knows c_1, s*, kappa and the noise of a new problem. Noise and s* can be estimated even with fewer
 # rows than features, because tasks share a few kernels. The upper end of kappa's bracket then gives the
-# theorem's lam for an omega, and a share of the rewards' root mean square serves as omega.
+# theorem's lam for an omega, half of the smallest coefficient that matters.
 
 # %%
 design_key, noise_key = jax.random.split(jax.random.key(2))
@@ -151,7 +151,7 @@ lam = theory.noise_lam(num_rows, num_tasks, 12, noise_std=estimate.noise_std, de
 print(f"lam {lam:.3f}, omega {theory.penalty_omega(lam, num_tasks, mean_square):.3f}")
 lower, upper = theory.lam_bracket(design, 2, beta_min=0.5, omega=0.25)
 print(f"Theorem 3.3 allows lam up to {upper:.4f}, and proves something up to {lower:.4f}")
-learner = jlibo.MetaKGL(1 / 8, 0.08, lam_scaling="bracket", omega_scaling="rewards")  # what we recommend
+learner = jlibo.MetaKGL(1 / 8, 0.25, lam_scaling="bracket")  # what we recommend
 
 # %% [markdown]
 # ## The report of a run

@@ -32,7 +32,8 @@ def coverage(result: Any) -> dict[str, Any]:
     ratios = _ratios(experiment, np.asarray([own, proved]), seeds)
 
     def band(width: Width, place: int) -> dict[str, Any]:
-        each = {name: np.asarray(widths[width].ratio)[place] for name, widths in ratios.items()}
+        # In the order of the experiment's agents: jax sorts the keys of dictionaries.
+        each = {name: np.asarray(ratios[name][width].ratio)[place] for name in result.results}
         left = {name: one > 1 for name, one in each.items()}
         return {
             "width": width,

@@ -28,7 +28,6 @@ from jlibo.experiments.parts import base_kernels, check_base_kernels, check_synt
 from jlibo.experiments.protocols import Lifelong
 from jlibo.experiments.recovery import Recovery, Sized
 from jlibo.experiments.spec import Spec
-from jlibo.experiments.theory_lam import default_meta_kgl
 from jlibo.features import AbstractFeatures, sample_box
 from jlibo.meta import (
     AdaptiveMetaKGL,
@@ -206,7 +205,9 @@ _COVERAGE = Experiment(
         "flibo": Spec(FederatedMetaKGL, lam=0.02, omega=0.025, alpha=0.25, **_ALL_DATA).named(
             lam="lam_federated"
         ),
-        "default": default_meta_kgl(data="all"),
+        "bracket": Spec(MetaKGL, lam=1 / 8, omega=0.025, lam_scaling="bracket", **_ALL_DATA).named(
+            lam="lam_bracket"
+        ),
         "meta-kel": Spec(MetaKeL, lam=0.05, **_ALL_DATA),
         "self-tuned": Spec(SelfTunedMetaKGL, noise_std=0.1, data="all").named(noise_std="likelihood_noise"),
         "adaptive": Spec(AdaptiveMetaKGL, noise_std=0.1).named(noise_std="likelihood_noise"),

@@ -6,7 +6,7 @@
 | `tuned`           | lowest regret on other seeds or data sets    | c_1 / 2, or tuned   | regrets          |
 | `theorem`         | Theorem 3.3, kappa of infinitely many rows   | c_1 / 2             | c_1, s*, the map |
 | `bracket`         | Theorem 3.3, upper kappa of the data         | c_1 / 2             | c_1              |
-| `default`         | the same                                     | share of the rewards | nothing         |
+| `bracket-omega`   | the same                                     | share of the rewards | nothing         |
 | `noise`           | above the noise, as in App. D                | c_1 / 2             | c_1, sigma       |
 | `noise-omega`     | the same                                     | the penalty's error | sigma            |
 | `estimated`       | above the estimated noise                    | c_1 / 2             | c_1              |
@@ -26,22 +26,11 @@ from jlibo.experiments.spec import Spec
 from jlibo.meta import MetaKGL, SelfTunedMetaKGL
 from jlibo.meta.exploration import DecreasingExploration
 
-LAM, OMEGA = 1 / 8, 0.08
+LAM, OMEGA_SHARE = 1 / 8, 0.04
 """The factor of Theorem 3.3, and the share of the rewards' root mean square that a kernel has to exceed. The
-share is the best of 0.02, 0.04 and 0.08 on seeds 100 to 109."""
+share is the best of 0.02, 0.04 and 0.08, by the sum over the synthetic experiments on seeds 100 to 109."""
 NOISE_LAM, PENALTY_OMEGA = 4.0, 0.75
 """The theory's lam and omega in units of the noise and of the penalty's error."""
-
-
-def default_meta_kgl(*, data: str, **options: Any) -> Spec:
-    """Return the specification of Meta-KGL with lam and omega from the data.
-
-    **Arguments:**
-
-    - `data`: as in `jlibo.MetaKGL`.
-    - `options`: its other arguments, as in `Spec`.
-    """
-    return _meta_kgl("default", LAM, OMEGA, "bracket", "rewards", data=data, tol=1e-5, **options)
 
 
 def _meta_kgl(way: str, lam: float, omega: float, lam_scaling: str, omega_scaling: str, **rest: Any) -> Spec:
@@ -66,6 +55,8 @@ def _by_lam(
     numbers: dict[str, Any] = base.settings()
     printed = 0.5 if mean_square is not None else 0.015
     omega = 0.25
+    # Rows that the policy concentrates on few points of a real table make a small lam slow to solve for.
+    tol = 1e-5 if mean_square is not None else 1e-3
     ways = {"printed": (printed, omega, "constant", "constant"), "tuned": (*tuned, "constant", "constant")}
     if mean_square is not None:
         noise = NOISE_LAM * numbers["noise_std"]
@@ -74,6 +65,7 @@ def _by_lam(
         ways["noise"] = (noise, omega, "noise", "constant")
         ways["noise-omega"] = (noise, PENALTY_OMEGA, "noise", "penalty")
     ways["bracket"] = (LAM, omega, "bracket", "constant")
+    ways["bracket-omega"] = (LAM, OMEGA_SHARE, "bracket", "rewards")
     ways["estimated"] = (NOISE_LAM, omega, "estimated", "constant")
     ways["estimated-omega"] = (NOISE_LAM, PENALTY_OMEGA, "estimated", "penalty")
     schedule = Spec(DecreasingExploration, scale=numbers["explore_scale"]).named(scale="explore_scale")
@@ -85,8 +77,7 @@ def _by_lam(
         summary=f"ways to choose lam and omega on {of}",
         agents={
             **{agent: spec for agent, spec in base.agents.items() if agent in ("oracle", "random", "full")},
-            **{way: _meta_kgl(way, *values, **rest, tol=1e-5) for way, values in ways.items()},
-            "default": default_meta_kgl(**rest),
+            **{way: _meta_kgl(way, *values, **rest, tol=tol) for way, values in ways.items()},
             "self-tuned": self_tuned,
         },
     )

@@ -75,10 +75,10 @@ class MetaKGLState(eqx.Module):
 class MetaKGL(AbstractMetaLearner):
     """Meta-learner of LiBO: one group lasso over the data of all past tasks.
 
-    With unknown constants use `MetaKGL(1 / 8, 0.08, lam_scaling="bracket", omega_scaling="rewards")`. It is
-    Theorem 3.3 with everything from the data: a kernel counts if its coefficients exceed 8 % of the rewards.
-    If half of the smallest coefficient that matters is known, it is omega, with `omega_scaling="constant"`.
-    docs/theory.md has their regret beside that of tuned ones.
+    We recommend `MetaKGL(1 / 8, omega, lam_scaling="bracket")`: the lam of Theorem 3.3 with s* and kappa from
+    the data. omega is half of the smallest coefficient that matters, such as 0.25 for standardised rewards.
+    docs/theory.md has its regret beside that of a tuned lam. In tuning, where the best score found counts,
+    `SelfTunedMetaKGL` is better.
 
     **Arguments:** the fields below; `lam` and `omega` are required.
 

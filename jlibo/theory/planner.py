@@ -289,7 +289,7 @@ def _lines(one: Plan) -> list[str]:
         "of the",
         f"  exploration data, {one.lam_noise:.2g}, needs none of the constants: "
         f"MetaKGL(lam={4 * one.noise_std:g}, lam_scaling='noise').",
-        "  If nothing is known: MetaKGL(1 / 8, 0.08, lam_scaling='bracket', omega_scaling='rewards').",
+        f"  We recommend s* and kappa from the data: MetaKGL(1 / 8, {one.omega:g}, lam_scaling='bracket').",
     ]
 
 

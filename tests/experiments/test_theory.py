@@ -206,8 +206,8 @@ def test_lam_experiments_differ_in_lam_and_omega_only(ending):
     np.testing.assert_allclose(given[4].lam, 1 / 8, rtol=1e-6)
     for one in (learners["noise-omega"], learners["estimated-omega"]):
         assert one.omega_scaling == "penalty" and float(one.omega) == 0.75
-    default = learners["default"]
-    assert (default.lam_scaling, default.omega_scaling) == ("bracket", "rewards")
+    share = learners["bracket-omega"]
+    assert (share.lam_scaling, share.omega_scaling) == ("bracket", "rewards")
 
 
 def test_every_lifelong_experiment_has_one_on_lam():

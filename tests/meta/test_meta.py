@@ -344,7 +344,7 @@ EVERY_LEARNER = {
     "MetaKGL, lam / sqrt(s)": partial(kgl, lam_scaling="sqrt"),
     "MetaKGL, all data": partial(kgl, data="all"),
     "MetaKGL, estimated": partial(kgl, 4.0, 0.75, lam_scaling="estimated", omega_scaling="penalty"),
-    "MetaKGL, bracket": partial(kgl, 0.125, 0.08, lam_scaling="bracket", omega_scaling="rewards", data="all"),
+    "MetaKGL, bracket": partial(kgl, 0.125, 0.04, lam_scaling="bracket", omega_scaling="rewards", data="all"),
     "MetaKeL": lambda: tight(MetaKeL(0.1)),
     "MetaKeL, all data": lambda: tight(MetaKeL(0.1, data="all")),
     "FederatedMetaKGL": federated,
