@@ -29,7 +29,7 @@ from jlibo.lifelong.loop import run_agents
 from jlibo.meta import RunSizes, TaskData
 from jlibo.sweeps.points import as_points
 from jlibo.sweeps.program import trace
-from jlibo.tune import arrays, ask, engine, insight, outlook
+from jlibo.tune import arrays, ask, engine, insight, outlook, portfolio
 
 PLATFORMS = ("cuda", "tpu")
 NUM_FEATURES, NUM_TASKS, HORIZON = 5, 3, 6
@@ -265,6 +265,13 @@ def tuner_insight(points, scores, told, pending, candidates, near, features, dat
     return insight.insight(policy, *rest, present, effects, past, 3, key=key_of(data))
 
 
+def tuner_defaults(features, scores, explored, present, points):
+    learner, scaling = LEARNERS["AdaptiveMetaKGL"], jlibo.Standardise()
+    past = engine.PastTrials(features, scores, explored, present, jnp.zeros(NUM_TASKS, scores.dtype))
+    knowledge = engine.nothing_known(learner, scaling, SIZES)
+    return portfolio.task_values(jnp.asarray(0.1, scores.dtype), scaling, knowledge, FEATURES, past, points)
+
+
 TRIALS = (floats(4, NUM_FEATURES), floats(4), booleans(4), booleans(4))
 INSIGHT_SHAPES = (
     *(floats(4, 1), *TRIALS[1:], floats(8, NUM_FEATURES), floats(2, 1)),
@@ -359,6 +366,14 @@ ENTRIES: dict[str, Callable[[], Entry]] = {
     ),
     "tuner outlook": lambda: Entry(partial(tuner_insight, is_whole=False), INSIGHT_SHAPES, ("outlook",)),
     "tuner insight": lambda: Entry(tuner_insight, INSIGHT_SHAPES, ("insight",)),
+    "tuner defaults": lambda: Entry(
+        tuner_defaults,
+        (
+            *(floats(NUM_TASKS, HORIZON, NUM_FEATURES), floats(NUM_TASKS, HORIZON)),
+            *(booleans(NUM_TASKS, HORIZON), booleans(NUM_TASKS, HORIZON), floats(8, 1)),
+        ),
+        ("task_values",),
+    ),
 }
 
 

@@ -92,7 +92,7 @@ def portfolio(
         return Defaults()
     size = arrays.padded(count, LEAST_POINTS)
     padded = np.pad(choices.points, ((0, size - count), (0, 0)), mode="edge")
-    values = _values(
+    values = task_values(
         model.policy.noise_std,
         model.scaling,
         knowledge,
@@ -127,7 +127,7 @@ def greedy(worth: Float[np.ndarray, "tasks configs"], num: int) -> list[int]:
 
 
 @eqx.filter_jit
-def _values(
+def task_values(
     noise_std: Float[Array, ""],
     scaling: Standardise,
     knowledge: Knowledge,
