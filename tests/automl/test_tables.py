@@ -91,6 +91,14 @@ def test_thinning_is_a_seeded_draw_that_is_noted(mixed):
     assert thin(mixed, num_tasks=9, num_configs=99).digest() == mixed.digest()
 
 
+def test_skipped_tasks_are_those_drawn_without_skipping(mixed):
+    chosen, rest = thin(mixed, num_tasks=2, seed=3), thin(mixed, skip_tasks=2, seed=3)
+    assert sorted(chosen.tasks + rest.tasks) == sorted(mixed.tasks) and len(rest.tasks) == 1
+    assert "1 of its 3 tasks, none of the first 2" in rest.notes
+    with pytest.raises(ValueError, match="3 tasks, so 3 cannot be skipped"):
+        thin(mixed, skip_tasks=3)
+
+
 def test_choices_of_a_categorical_are_equally_far_apart(mixed):
     points = np.stack(
         [mixed.space.to_unit(dict(depth=1, kernel=k, rate=1e-3)) for k in ("rbf", "linear", "poly")]
