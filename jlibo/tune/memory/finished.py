@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from jlibo.checks import fail
 from jlibo.tune.memory import rows
-from jlibo.tune.memory.records import Params, TaskRecord, TrialRecord, task_name, utc_now
+from jlibo.tune.memory.records import Params, TaskRecord, TrialRecord, pending_trial, task_name, utc_now
 from jlibo.tune.space.space import SearchSpace
 
 Pair = tuple[Params, float | None]
@@ -135,17 +135,6 @@ def enqueue(memory: Writable, task_id: int, params: Mapping[str, Any], *, repeat
             is_in_the_way = trial.state == "pending" or not repeat
             if is_in_the_way and rows.params_text(trial.params) == rows.params_text(checked):
                 return False
-        trial = TrialRecord(
-            id=0,
-            task_id=task_id,
-            number=number,
-            params=checked,
-            state="pending",
-            score=None,
-            explored=False,
-            owner=None,
-            created=utc_now(),
-            finished=None,
-        )
+        trial = pending_trial(task_id, number, checked)
         rows.insert_trial(database, trial)
         return True

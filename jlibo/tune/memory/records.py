@@ -96,6 +96,24 @@ def utc_now() -> str:
     return utc_text(datetime.now(UTC))
 
 
+def pending_trial(
+    task_id: int, number: int, params: Params, *, explored: bool = False, owner: str | None = None
+) -> TrialRecord:
+    """Return a new pending trial, which is not stored yet."""
+    return TrialRecord(
+        id=0,
+        task_id=task_id,
+        number=number,
+        params=params,
+        state="pending",
+        score=None,
+        explored=explored,
+        owner=owner,
+        created=utc_now(),
+        finished=None,
+    )
+
+
 def seconds_since(text: str) -> float:
     return (datetime.now(UTC) - datetime.fromisoformat(text)).total_seconds()
 

@@ -13,7 +13,14 @@ from jlibo.tune.memory import finished as finished_trials
 from jlibo.tune.memory import rows as rows
 from jlibo.tune.memory.owner import owner_is_dead
 from jlibo.tune.memory.reader import AbstractMemoryReader
-from jlibo.tune.memory.records import TrialRecord, TrialStateError, finite_score, seconds_since, utc_now
+from jlibo.tune.memory.records import (
+    TrialRecord,
+    TrialStateError,
+    finite_score,
+    pending_trial,
+    seconds_since,
+    utc_now,
+)
 from jlibo.tune.space.space import SearchSpace
 
 MAX_CLAIMS = 3
@@ -81,18 +88,7 @@ class AbstractMemoryWriter(AbstractMemoryReader):
             checked = next((one for one in choices if rows.params_text(one) not in taken), None)
             if checked is None:
                 return None
-            trial = TrialRecord(
-                id=0,
-                task_id=task_id,
-                number=number,
-                params=checked,
-                state="pending",
-                score=None,
-                explored=bool(explored),
-                owner=owner,
-                created=utc_now(),
-                finished=None,
-            )
+            trial = pending_trial(task_id, number, checked, explored=bool(explored), owner=owner)
             return replace(trial, id=rows.insert_trial(database, trial), claims=int(owner is not None))
 
     def add_finished(

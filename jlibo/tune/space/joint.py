@@ -33,7 +33,8 @@ from jaxtyping import Array, Bool, Float
 from jlibo.tune.space.conditions import OFF, Intervals, activity
 
 LENGTH_SCALE = 0.3
-MORE = 4
+SPARE = 4
+"""With conditions, so many times the inducing points are drawn: some of them coincide."""
 LEAST_VARIANCE = 1e-5
 """Directions with a smaller share of the largest eigenvalue are left out: float32 cannot resolve them."""
 
@@ -70,7 +71,7 @@ class JointFeatures(eqx.Module):
 def joint_features(counts: tuple[int, ...], num_inducing: int, conditions: Intervals = ()) -> JointFeatures:
     """Return the joint features of a space with `counts[p]` choices of parameter p, 0 for a number."""
     # Points that differ only where they are off are one point, so more are drawn.
-    points = _spread(num_inducing * (MORE if conditions else 1), len(counts))
+    points = _spread(num_inducing * (SPARE if conditions else 1), len(counts))
     choices = np.asarray(counts)
     codes = np.where(choices > 0, (np.floor(points * choices) + 0.5) / np.maximum(choices, 1), points)
     if conditions:
