@@ -106,7 +106,7 @@ def unit_points(space: SearchSpace, trials: Sequence[TrialRecord]) -> Float[np.n
     points = np.full((len(trials), space.num_parameters), OFF)
     for place, (name, parameter) in enumerate(space.items()):
         on = [row for row, trial in enumerate(trials) if name in trial.params]
-        codes = [parameter.code_of(name, trials[row].params[name]) for row in on]
+        codes = [parameter.code_near(name, trials[row].params[name]) for row in on]
         points[on, place] = parameter.codes_to_unit(np.array(codes, float))
     return points
 
@@ -156,10 +156,13 @@ def past_trials(
 
 
 def scored_trials(tasks: Sequence[TaskRecord], trials: Sequence[TrialRecord]) -> dict[int, list[TrialRecord]]:
-    """Return the scored trials by id of the task, for the tasks that have at least two, in their order."""
+    """Return the scored trials by id of the task, for the tasks that have at least two, in their order.
+
+    Trials that do not fit into the search space are left out.
+    """
     rows: dict[int, list[TrialRecord]] = {task.id: [] for task in tasks}
     for trial in trials:
-        if trial.state == "complete" and trial.task_id in rows:
+        if trial.state == "complete" and trial.fits and trial.task_id in rows:
             rows[trial.task_id].append(trial)
     return {task: some for task, some in rows.items() if len(some) >= 2}
 

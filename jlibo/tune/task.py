@@ -28,6 +28,7 @@ from jlibo.tune.memory.memory import new_owner
 from jlibo.tune.memory.records import TaskRecord, TrialRecord
 from jlibo.tune.process import check_process
 from jlibo.tune.stopping import ExpectedGainBelow
+from jlibo.tune.summary import best_first
 from jlibo.tune.task_results import AbstractTaskResults
 from jlibo.tune.trial import Trial, as_trial
 
@@ -178,16 +179,19 @@ class TunerTask(AbstractTaskResults):
 
     @property
     def trials(self) -> list[Trial]:
-        """All finished trials by number; the score of a failed one is None."""
+        """All finished trials by number; the score of a failed one is None.
+
+        A trial that does not fit into the search space of the tuner has the parameters that it had.
+        """
         records = self._tuner.memory.trials(self._record.id)
         return [as_trial(record) for record in records if record.state != "pending"]
 
     @property
     def best(self) -> Trial | None:
-        """The trial with the best score; None before the first score."""
-        scored = [trial for trial in self.trials if trial.score is not None]
-        sign = 1 if self._tuner.maximise else -1
-        return max(scored, key=lambda trial: sign * (trial.score or 0.0), default=None)
+        """The trial with the best score of those that fit into the search space; None before the first."""
+        records = self._tuner.memory.trials(self._record.id)
+        first = next(iter(best_first(records, maximise=self._tuner.maximise)), None)
+        return None if first is None else as_trial(first)
 
     # --- what the model expects -----------------------------------------------------------------------------
 
@@ -223,7 +227,8 @@ class TunerTask(AbstractTaskResults):
         It does not limit `ask`.
         """
         with self._lock:
-            is_spent = len(self._trials()) >= self.budget
+            history = self._trials()
+            is_spent = len(history) >= self.budget + history.num_stuck
         return is_spent or self._is_rule_met()
 
     def explain(self, num_trials: int = NUM_AHEAD) -> Explanation:
@@ -295,7 +300,8 @@ class TunerTask(AbstractTaskResults):
         with self._lock:
             for race in itertools.count():
                 history = self._trials()
-                if most is not None and len(history) >= most:
+                limit = None if most is None else most + history.num_stuck
+                if limit is not None and len(history) >= limit:
                     return None
                 chosen = self._next_config(history)
                 record = self._tuner.memory.add_trial(
@@ -304,7 +310,7 @@ class TunerTask(AbstractTaskResults):
                     explored=chosen.is_forced,
                     owner=self._owner,
                     expected_count=len(history) if race < MAX_RACES else None,
-                    most=most,
+                    most=limit,
                     # Once every configuration was tried, two processes may repeat the same one.
                     after=None if chosen.is_repeat else history.last_id,
                     others=chosen.others,

@@ -13,6 +13,7 @@ from jlibo.tune.memory.tables import SCORE, Table, is_table, read_results
 from jlibo.tune.model import Model
 from jlibo.tune.portfolio import Defaults, portfolio
 from jlibo.tune.process import check_process
+from jlibo.tune.space.fitting import completed
 from jlibo.tune.space.space import SearchSpace
 from jlibo.tune.summary import TaskSummary, summaries, tasks_html, to_dataframe
 
@@ -70,7 +71,7 @@ class AbstractTunerResults(abc.ABC):
             if len(own) != len(scores):
                 fail("scores", f"one for each of the {len(own)} configs", f"{len(scores)}")
             pairs = [
-                (self.space.validate(params), finite_score(one))
+                (completed(self.space, params), finite_score(one))
                 for params, one in zip(own, scores, strict=True)
             ]
         finished.add_task(self.memory, name, pairs)

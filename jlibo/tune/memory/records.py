@@ -24,7 +24,7 @@ TRIAL_CONTENT = (
     *("task_id", "number", "params", "state", "score", "explored"),
     *("owner", "claimed", "created", "finished", "claims"),
 )
-META_CONTENT = ("space", "maximise", "jlibo")
+META_CONTENT = ("space", "maximise", "jlibo", "spaces")  # the last is missing in a memory of one space
 
 
 LONGEST_NAME = 4096  # characters
@@ -56,11 +56,16 @@ class TaskRecord:
 class TrialRecord:
     """A configuration of a task, and its state and score.
 
+    - `params`: the configuration in the search space of the `Memory` that read it. If the trial does not fit
+      into that space, it is the configuration as it was written.
     - `score`: set only for a complete trial.
     - `explored`: whether it was a step of forced exploration.
     - `owner`: may be set only for a pending trial.
     - `created`, `finished`: times in ISO 8601, UTC. A pending trial has no `finished`.
     - `claims`: the number of owners that claimed the trial and did not release it.
+    - `fits`: whether the trial fits into the search space, so that the model can learn from it.
+    - `runnable`: whether what a process evaluates is what the file says: nothing but defaults was added.
+    - `written`: the configuration as it was written, if that was not in this search space.
     """
 
     id: int
@@ -74,6 +79,14 @@ class TrialRecord:
     created: str
     finished: str | None
     claims: int = 0
+    fits: bool = True
+    runnable: bool = True
+    written: Params | None = None
+
+    @property
+    def as_written(self) -> Params:
+        """The configuration as it was asked for, and as it is in the file."""
+        return self.params if self.written is None else self.written
 
 
 def row_checksum(content: Sequence[Any]) -> int:
@@ -83,8 +96,8 @@ def row_checksum(content: Sequence[Any]) -> int:
 
 
 def meta_checksum(meta: Mapping[str, str]) -> int:
-    """Return the CRC-32 of the entries of `meta` that never change."""
-    return row_checksum([meta.get(key) for key in META_CONTENT])
+    """Return the CRC-32 of the entries of `meta` that change only with the search space."""
+    return row_checksum([meta.get(key) for key in META_CONTENT if key != "spaces" or key in meta])
 
 
 def utc_text(moment: datetime) -> str:

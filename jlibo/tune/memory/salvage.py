@@ -23,6 +23,7 @@ from jlibo.tune.memory.memory import Memory
 from jlibo.tune.memory.owner import new_owner, owner_is_dead
 from jlibo.tune.memory.records import TaskRecord, utc_now
 from jlibo.tune.memory.remains import Remains, read_remains
+from jlibo.tune.memory.spaces import write_spaces
 from jlibo.tune.space.space import SearchSpace
 
 _DRAFTS = ".salvage~"
@@ -173,6 +174,8 @@ def _write(draft: Path, found: Remains) -> SalvageReport:
         Memory.open(draft, space=found.space, maximise=found.maximise) as memory,
         memory.writing() as database,
     ):
+        if len(found.spaces) > 1:
+            write_spaces(database, found.spaces, found.space)
         ids: dict[int, int] = {}
         names: set[str] = set()
         for task in sorted(tasks.values(), key=lambda task: task.id):

@@ -14,7 +14,7 @@ from jlibo.tune.memory import records as records
 from jlibo.tune.memory.errors import MemoryFileError, damaged, not_ours, place_of
 
 APPLICATION_ID = 0x6A6C6962  # "jlib"; in the header of the file, where `file(1)` finds it too
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 # CHECK constraints and not STRICT tables check the types: SQLite before 3.37 cannot read a file with a STRICT
 # table, and a memory may move between machines. AUTOINCREMENT ensures that the id of a deleted trial is never
@@ -62,6 +62,7 @@ TABLES: dict[int, dict[str, str]] = {
         "trials": _TRIALS.format(added=f" {_CLAIMS}, {_CHECKSUM},"),
     },
 }
+TABLES[3] = TABLES[2]
 
 
 def seal_meta(database: sqlite3.Connection) -> None:
@@ -71,9 +72,10 @@ def seal_meta(database: sqlite3.Connection) -> None:
     database.execute("INSERT OR REPLACE INTO meta (key, value) VALUES ('checksum', ?)", (value,))
 
 
-def replace_space(database: sqlite3.Connection, space: str) -> None:
-    """Write another search space, as JSON. The caller has checked that all trials are in it."""
-    database.execute("UPDATE meta SET value = ? WHERE key = 'space'", (space,))
+def replace_problem(database: sqlite3.Connection, *, space: str, spaces: str) -> None:
+    """Write the search space, and the list of all of them, as JSON; see `jlibo.tune.memory.spaces`."""
+    pairs = [("space", space), ("spaces", spaces)]
+    database.executemany("INSERT OR REPLACE INTO meta (key, value) VALUES (?, ?)", pairs)
     seal_meta(database)
 
 
@@ -90,8 +92,12 @@ def _from_1_to_2(database: sqlite3.Connection) -> None:
     seal_meta(database)
 
 
+def _from_2_to_3(database: sqlite3.Connection) -> None:
+    """Version 3 has trials of several search spaces; the entry `spaces` of `meta` lists them, if so."""
+
+
 # The function that migrates each version to the next, inside the transaction that sets the version.
-MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {1: _from_1_to_2}
+MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {1: _from_1_to_2, 2: _from_2_to_3}
 
 
 def problem_of(database: sqlite3.Connection, version: int) -> str | None:
