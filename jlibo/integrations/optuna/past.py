@@ -14,7 +14,7 @@ import abc
 import copy
 import dataclasses
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, final
 
 from optuna.storages import RDBStorage
@@ -24,7 +24,7 @@ from optuna.trial import FrozenTrial, TrialState
 from jlibo.integrations.optuna import trials as trials_of
 from jlibo.integrations.optuna.branches import choose_space
 from jlibo.integrations.optuna.memory import MemoryLink, own_task
-from jlibo.integrations.optuna.space import encode, plain_name
+from jlibo.integrations.optuna.space import encode, plain_name, with_defaults
 from jlibo.integrations.optuna.trials import PastTask
 from jlibo.tune.memory.memory import Memory
 from jlibo.tune.memory.records import TaskRecord, TrialRecord
@@ -109,8 +109,9 @@ class NoPast(AbstractPast):
 class StudiesPast(AbstractPast):
     """Studies given as objects, by name, or all of a storage, except the study with the same name."""
 
-    def __init__(self, past_studies: Sequence[Study | str] | None, storage: Any):
+    def __init__(self, past_studies: Sequence[Study | str] | None, storage: Any, defaults: Mapping[str, Any]):
         self._given = past_studies
+        self._defaults = defaults
         # One storage object for all reads, because Optuna opens the database again for every URL.
         self._storage = RDBStorage(storage) if isinstance(storage, str) else storage
         self._tasks: dict[str, list[PastTask]] = {}
@@ -140,6 +141,7 @@ class StudiesPast(AbstractPast):
 
     def read(self, study, space):
         past = self.tasks(study)
+        space = with_defaults(space, self._defaults)
         trials = [_seen_in(space, one) for task in past for one in task.records]
         used = {trial.task_id for trial in trials if trial.fits}
         tasks = [TaskRecord(task.task_id, task.name, None, "added", 0, "") for task in past]
@@ -162,8 +164,9 @@ class StudiesPast(AbstractPast):
 class MemoryPast(AbstractPast):
     """The tasks of a memory; the running study is written to it."""
 
-    def __init__(self, memory: str | os.PathLike | Memory):
+    def __init__(self, memory: str | os.PathLike | Memory, defaults: Mapping[str, Any]):
         self._link = MemoryLink(memory)
+        self._defaults = defaults
         self._own: dict[str, int] = {}
         self._held: tuple[Any, list[PastTask]] | None = None
 
@@ -192,6 +195,7 @@ class MemoryPast(AbstractPast):
         memory = self._link.open()
         if memory is None:
             return [], [], None
+        space = with_defaults(space, self._defaults)
         if self._link.seen_in(space) is None:
             return [], [], self._mismatch(memory, space)
         return *self._link.past(self._own_id(study), space), None
@@ -213,6 +217,7 @@ class MemoryPast(AbstractPast):
         if sum(record.state == "complete" for record in new) < 2:
             return None
         memory = self._link.open()
+        space = with_defaults(space, self._defaults)
         if memory is not None and self._link.seen_in(space) is None:
             return self._mismatch(memory, space)
         title, _ = own_task(study.study_name, held, _params(trials))

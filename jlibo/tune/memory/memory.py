@@ -13,15 +13,14 @@ jax's threads are not forked: start processes with multiprocessing's "spawn" met
 | complete | told a finite score |
 | failed | told no score, NaN or an infinite score, or `MAX_CLAIMS` owners ended while they held it |
 
-`Memory` is in three modules: `reader` (reading trials), `writer` (adding and finishing trials), and this one
-(opening a file, tasks).
+`Memory` is in four modules: `reader` (reading trials), `writer` (adding and finishing trials), `tasks`
+(creating, renaming and deleting tasks), and this one (opening a file, its search spaces).
 """
 
 import json
 import os
 import warnings
-from contextlib import AbstractContextManager
-from dataclasses import replace
+from contextlib import AbstractContextManager, suppress
 from typing import final
 
 from jlibo.printable import printable
@@ -30,22 +29,23 @@ from jlibo.tune.memory import spaces as spaces
 from jlibo.tune.memory.errors import MemoryFileError as MemoryFileError
 from jlibo.tune.memory.errors import MemoryMismatch as MemoryMismatch
 from jlibo.tune.memory.file import MemoryFile
+from jlibo.tune.memory.merge import MergeReport as MergeReport
+from jlibo.tune.memory.merge import OnConflict, merge_into
 from jlibo.tune.memory.owner import new_owner as new_owner
 from jlibo.tune.memory.owner import owner_is_dead as owner_is_dead
-from jlibo.tune.memory.records import Source, task_name, utc_now, whole
 from jlibo.tune.memory.records import TaskRecord as TaskRecord
 from jlibo.tune.memory.records import TrialRecord as TrialRecord
 from jlibo.tune.memory.records import TrialStateError as TrialStateError
 from jlibo.tune.memory.spaces import KnownSpace, SpaceChange
 from jlibo.tune.memory.spaces import SpaceChangedWarning as SpaceChangedWarning
-from jlibo.tune.memory.writer import AbstractMemoryWriter
+from jlibo.tune.memory.tasks import AbstractMemoryTasks
 from jlibo.tune.memory.writer import TrialGivenUpWarning as TrialGivenUpWarning
 from jlibo.tune.space.space import SearchSpace
 from jlibo.version import __version__
 
 
 @final
-class Memory(AbstractMemoryWriter):
+class Memory(AbstractMemoryTasks):
     """Tasks and their trials in one SQLite file; made by `Memory.open` or `Memory.open_existing`.
 
     Each write is on the disk before its call returns. Several processes may use one file at once, and several
@@ -181,10 +181,12 @@ class Memory(AbstractMemoryWriter):
 
     def tell_changes(self) -> None:
         """Warn with a `SpaceChangedWarning` if trials of other search spaces were added, once."""
-        if spaces.untold(self._known_spaces, self.space) != []:
+        with self.reading():
+            is_news = spaces.untold(self._known_spaces, self.space) != []
+        if is_news:
             with self.writing() as database:
                 change = spaces.adopt(database, self.space, self.path)
-            self._tell(change)
+            self._tell(change, "has trials of another search space")
 
     def _adopted(self, *, maximise: bool, is_inferred: bool = False) -> "Memory":
         """Make `space` a space of the file, say what changed, and return this memory."""
@@ -198,15 +200,15 @@ class Memory(AbstractMemoryWriter):
             return self
         with self.writing() as database:
             change = spaces.adopt(database, self.space, self.path, is_inferred=is_inferred)
-        self._tell(change)
+        self._tell(change, "has another search space")
         return self
 
-    def _tell(self, change: SpaceChange | None) -> None:
+    def _tell(self, change: SpaceChange | None, words: str) -> None:
         """Warn about a change, and record it afterwards, so that a killed process tells it again."""
         if change is None:
             return
         warnings.warn(
-            f"the search space of '{printable(self.path)}' has changed:\n{change}",
+            f"'{printable(self.path)}' {words}:\n{change}",
             SpaceChangedWarning,
             stacklevel=4,
         )
@@ -219,6 +221,14 @@ class Memory(AbstractMemoryWriter):
         with self.reading():
             return [known.space for known in self._known_spaces]
 
+    def is_same_file(self, other: "Memory") -> bool:
+        """Return whether both memories are in the same file, or in RAM and share it."""
+        if self._file is other._file or self.path is None or other.path is None:
+            return self._file is other._file
+        with suppress(OSError):  # a file was deleted
+            return os.path.samefile(self.path, other.path)
+        return False
+
     def close(self) -> None:
         """Close the file. The memory cannot be used afterwards; closing it again has no effect."""
         self._file.close()
@@ -228,6 +238,51 @@ class Memory(AbstractMemoryWriter):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def merge(self, other: "str | os.PathLike | Memory", *, on_conflict: OnConflict = "error") -> MergeReport:
+        """Add all tasks and trials of another memory, in one transaction.
+
+        The trials are written as they are there; those of other search spaces teach as far as they fit into
+        this one. A pending trial has no owner here, so that any process may claim it. A task that both
+        memories have from a common past, as copies of one file, is joined: trials that are in both are there
+        once.
+
+        **Arguments:**
+
+        - `other`: the path of a memory, or an open one. It is not changed.
+        - `on_conflict`: what to do with another task of the same name: "error"; "join" adds its trials to the
+          task here; "rename" adds it as "name (2)"; "skip" leaves it out.
+
+        **Returns:**
+
+        A `MergeReport`: the numbers of new tasks and trials, and the names of tasks that were not added under
+        their own.
+
+        **Raises:**
+
+        - `MemoryMismatch`: the other memory has another direction, or no parameter of this one.
+        - `MemoryFileError`: the other file is not a memory or cannot be read.
+        - `ValueError`: both memories have different tasks of one name and `on_conflict` is "error"; or
+          `other` is this memory. Nothing is changed.
+
+        ```python
+        from jlibo.tune import Float, Memory, SearchSpace
+
+        laptop = Memory.open(None, space=SearchSpace(x=Float(0, 1)))
+        laptop.task("iris")
+        server = Memory.open(None, space=SearchSpace(x=Float(0, 2)))
+        server.add_finished(server.task("wine").id, [({"x": 0.5}, 1.0), ({"x": 1.5}, 2.0)])
+        report = laptop.merge(server)
+        assert (report.num_tasks, report.num_trials) == (1, 2)
+        assert [trial.fits for trial in laptop.all_trials()] == [True, False]
+        ```
+        """
+        if isinstance(other, Memory):
+            (report,) = merge_into(self, [other], on_conflict=on_conflict)
+            self.tell_changes()
+            return report
+        with Memory.open_existing(other, write=False) as opened:
+            return self.merge(opened, on_conflict=on_conflict)
 
     def differences(self, *, space: SearchSpace, maximise: bool) -> list[str]:
         """Return how a space and a direction differ from the stored ones, as sentences; empty if equal."""
@@ -276,56 +331,6 @@ class Memory(AbstractMemoryWriter):
         self.space = self._current if self._own_space is None else self._own_space
         self._checksum = meta["checksum"]
         self._views.clear()
-
-    # --- tasks ----------------------------------------------------------------------------------------------
-
-    def task(
-        self, name: str, *, budget: int | None = None, source: Source = "tuner", seed: int = 0
-    ) -> TaskRecord:
-        """Return the task with this name, which is created if it does not exist.
-
-        **Arguments:**
-
-        - `name`: the name of the task, not empty, at most 4096 characters.
-        - `budget`: the number of trials; replaces the stored one. None keeps it.
-        - `source`: `"tuner"`, or `"added"` for results from elsewhere. An existing task keeps its source.
-        - `seed`: the seed of the task. An existing task keeps its seed.
-
-        **Returns:**
-
-        The `TaskRecord` of the task, with the fields `id`, `name`, `budget`, `source`, `seed` and `created`.
-
-        **Raises:**
-
-        - `ValueError`: an argument has the wrong type or is out of range.
-        """
-        budget = None if budget is None else whole("budget", budget, at_least=1)
-        if source not in ("tuner", "added"):
-            raise ValueError(f"`source` should be 'tuner' or 'added', but got {source!r}.")
-        new = TaskRecord(0, task_name(name), budget, source, whole("seed", seed, at_least=0), utc_now())
-        with self.reading() as database:
-            task = rows.find_task(database, name)
-        if task is not None and budget in (None, task.budget):
-            return task
-        with self.writing() as database:
-            task = rows.find_task(database, name)  # again: another process may have created it meanwhile
-            if task is None:
-                return replace(new, id=rows.insert_task(database, new))
-            rows.update_task(database, task.id, budget=budget or task.budget)
-            return replace(task, budget=budget or task.budget)
-
-    def delete_task(self, name: str) -> None:
-        """Delete a task and its trials.
-
-        **Raises:**
-
-        - `TrialStateError`: there is no task with this name.
-        """
-        with self.writing() as database:
-            task = rows.find_task(database, name)
-            if task is None:
-                raise TrialStateError(f"there is no task {name!r} in the memory.")
-            rows.delete_task(database, task.id)
 
     # --- transactions ---------------------------------------------------------------------------------------
 

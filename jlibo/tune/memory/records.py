@@ -1,11 +1,12 @@
 """Records of tasks and trials as plain values, and checks of what is written to a memory. Internal."""
 
+import itertools
 import json
 import math
 import operator
 import zlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal, NoReturn, final
@@ -199,6 +200,12 @@ def whole(argument: str, value: Any, *, at_least: int) -> int:
             f"`{argument}` should be a whole number from {at_least} to 2**63 - 1, but got {value!r}."
         )
     return number
+
+
+def free_name(name: str, taken: Container[str]) -> str:
+    """Return the name of a task, or "name (2)" and so on if it is taken."""
+    numbered = (f"{name[: LONGEST_NAME - 20]} ({number})" for number in itertools.count(2))
+    return next(one for one in itertools.chain([name], numbered) if one not in taken)
 
 
 def task_name(name: Any) -> str:

@@ -76,7 +76,7 @@ class SpaceChange:
         words += f" Out of range: {_counts(self.outside)}." if self.outside else ""
         if self.missing:
             words += f" Without a value: {_counts(self.missing)}; give the value that they had as `default=`."
-        return "\n".join([*lines, f"{words} All trials stay in the file as they are."])
+        return "\n".join([*lines, f"  {words} All trials stay in the file as they are."])
 
 
 def _counts(by_name: Mapping[str, int]) -> str:

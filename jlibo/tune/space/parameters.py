@@ -94,3 +94,10 @@ def conditioned(parameter: Parameter, when: Mapping[str, Any] | None) -> Paramet
         default = parameter.default if parameter.has_default else NO_DEFAULT
         return Categorical(parameter.choices, when=when, default=default)
     return dataclasses.replace(parameter, when=when)
+
+
+def defaulted(parameter: Parameter, default: Any) -> Parameter:
+    """Return the same parameter with another default."""
+    if isinstance(parameter, Categorical):
+        return Categorical(parameter.choices, when=parameter.when, default=default)
+    return dataclasses.replace(parameter, default=default)
