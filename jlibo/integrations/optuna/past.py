@@ -11,6 +11,7 @@ contributes the trials that it had at that time.
 """
 
 import abc
+import contextlib
 import copy
 import dataclasses
 import os
@@ -30,7 +31,7 @@ from jlibo.tune.memory.memory import Memory
 from jlibo.tune.memory.records import TaskRecord, TrialRecord
 from jlibo.tune.memory.spaces import is_in
 from jlibo.tune.space.fitting import fit
-from jlibo.tune.space.parameters import conditioned
+from jlibo.tune.space.parameters import NO_DEFAULT, conditioned, defaulted
 from jlibo.tune.space.space import SearchSpace
 
 Read = tuple[Sequence[TaskRecord], Sequence[TrialRecord], str | None]
@@ -195,7 +196,7 @@ class MemoryPast(AbstractPast):
         memory = self._link.open()
         if memory is None:
             return [], [], None
-        space = with_defaults(space, self._defaults)
+        space = self._with_defaults(memory, space)
         if self._link.seen_in(space) is None:
             return [], [], self._mismatch(memory, space)
         return *self._link.past(self._own_id(study), space), None
@@ -217,7 +218,7 @@ class MemoryPast(AbstractPast):
         if sum(record.state == "complete" for record in new) < 2:
             return None
         memory = self._link.open()
-        space = with_defaults(space, self._defaults)
+        space = self._with_defaults(memory, space)
         if memory is not None and self._link.seen_in(space) is None:
             return self._mismatch(memory, space)
         title, _ = own_task(study.study_name, held, _params(trials))
@@ -238,6 +239,16 @@ class MemoryPast(AbstractPast):
                 self._own[name] = task_id
         return self._own.get(name)
 
+    def _with_defaults(self, memory: Memory | None, space: SearchSpace) -> SearchSpace:
+        """Return a space with the defaults of this sampler, and those that a tuner gave the memory."""
+        given = with_defaults(space, self._defaults)
+        for name in given:
+            held = None if memory is None else memory.space.get(name)
+            if held is not None and held.has_default and not given[name].has_default:
+                with contextlib.suppress(ValueError):  # it is not in the range of the study
+                    given = SearchSpace({**given, name: defaulted(given[name], held.default)})
+        return given
+
     def _mismatch(self, memory: Memory, space: SearchSpace) -> str:
         differences = space.difference(memory.space, here="in the study", there="in the memory")
         return (
@@ -253,9 +264,9 @@ def _memory_tasks(
 
     One without a trial stands for the space of a memory without tasks.
     """
-    kinds = {
-        space: {name: conditioned(parameter, None) for name, parameter in space.items()} for space in spaces
-    }
+    # Optuna's distributions have no defaults.
+    bare = {space: _without_defaults(space) for space in spaces}
+    kinds = {space: {name: conditioned(one, None) for name, one in bare[space].items()} for space in spaces}
     names = {task.id: task.name for task in tasks}
     own: dict[tuple[SearchSpace, int], list[TrialRecord]] = {}
     for trial in trials:
@@ -269,8 +280,12 @@ def _memory_tasks(
         configs = [
             {name: (kinds[space][name], value) for name, value in params.items()} for params in complete
         ]
-        found.append(PastTask(task_id, names[task_id], space, tuple(configs), tuple(some)))
-    return found or [PastTask(0, "", spaces[-1], (), ())]
+        found.append(PastTask(task_id, names[task_id], bare[space], tuple(configs), tuple(some)))
+    return found or [PastTask(0, "", bare[spaces[-1]], (), ())]
+
+
+def _without_defaults(space: SearchSpace) -> SearchSpace:
+    return SearchSpace({name: defaulted(parameter, NO_DEFAULT) for name, parameter in space.items()})
 
 
 def _seen_in(space: SearchSpace, trial: TrialRecord) -> TrialRecord:

@@ -40,6 +40,7 @@ from jlibo.tune.memory.spaces import KnownSpace, SpaceChange
 from jlibo.tune.memory.spaces import SpaceChangedWarning as SpaceChangedWarning
 from jlibo.tune.memory.tasks import AbstractMemoryTasks
 from jlibo.tune.memory.writer import TrialGivenUpWarning as TrialGivenUpWarning
+from jlibo.tune.space.fitting import fit
 from jlibo.tune.space.space import SearchSpace
 from jlibo.version import __version__
 
@@ -200,7 +201,7 @@ class Memory(AbstractMemoryTasks):
             return self
         with self.writing() as database:
             change = spaces.adopt(database, self.space, self.path, is_inferred=is_inferred)
-        self._tell(change, "has another search space")
+        self._tell(change, "is used with another search space")
         return self
 
     def _tell(self, change: SpaceChange | None, words: str) -> None:
@@ -293,25 +294,23 @@ class Memory(AbstractMemoryTasks):
         return sentences
 
     def widen(self, space: SearchSpace) -> None:
-        """Replace the search space by one that has every configuration which this one sees in the memory.
+        """Replace the search space by one into which every trial that fits now still fits, without a loss.
 
-        For example, by one with further parameters that exist only for values that no trial has. Nothing is
-        to be told then. Other processes that have the memory open keep the space that they have asked for.
+        For example, by one with a wider range, a default, or further parameters that exist only for values
+        that no trial has. Nothing is to be told then. Other processes that have asked for a space keep it.
 
         **Raises:**
 
-        - `MemoryMismatch`: a trial that fits into this space is not a configuration of `space`. Nothing is
+        - `MemoryMismatch`: a trial does not fit, or has a parameter that `space` does not have. Nothing is
           changed.
         """
         with self.writing() as database:
             for trial in rows.read_trials(database):
-                try:
-                    _ = trial.fits and space.validate(trial.params)
-                except ValueError as error:
+                if trial.fits and not fit(space, trial.params).is_exact:
                     raise MemoryMismatch(
                         f"'{printable(self.path)}' cannot have the new search space, because trial "
-                        f"{trial.number} of task {trial.task_id} is not in it: {printable(error)}"
-                    ) from error
+                        f"{trial.number} of task {trial.task_id} is not in it: {printable(trial.params)}"
+                    )
             spaces.adopt(database, space, self.path, is_inferred=True)
             spaces.mark_told(database, space)
         self._own_space = None if self._own_space is None else space

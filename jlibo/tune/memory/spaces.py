@@ -185,13 +185,14 @@ def adopt(
             write_spaces(database, known, space)
         return None
     others = [one.space for one in known] if new is None else new
+    is_first = all(one.num_told == 0 for one in known if one.space == space)
     found = _change(space, current if current in others else others[-1], database)
     if new is None:
         known = (*known, KnownSpace(space, utc_now(), 0))
         if not is_inferred:
             _check_related(found, space, [one.space for one in known[:-1]], path)
     write_spaces(database, known, space)
-    is_news = found.num_adapted > 0 or (new is None and found.num_trials > 0)
+    is_news = found.num_adapted > 0 or (is_first and found.num_trials > 0)
     if is_inferred:
         is_news = found.change.num_fitting < found.num_trials
     if is_news:

@@ -18,8 +18,9 @@ from jlibo.checks import fail
 from jlibo.tune.space.categorical import Categorical as Categorical
 from jlibo.tune.space.numeric import Float as Float
 from jlibo.tune.space.numeric import Int as Int
-from jlibo.tune.space.values import NO_DEFAULT, from_json, to_json
+from jlibo.tune.space.values import NO_DEFAULT as NO_DEFAULT
 from jlibo.tune.space.values import Value as Value
+from jlibo.tune.space.values import from_json, to_json
 from jlibo.tune.space.when import When, when_from_json
 
 Parameter = Float | Int | Categorical
@@ -97,7 +98,7 @@ def conditioned(parameter: Parameter, when: Mapping[str, Any] | None) -> Paramet
 
 
 def defaulted(parameter: Parameter, default: Any) -> Parameter:
-    """Return the same parameter with another default."""
+    """Return the same parameter with another default; with none if it is `NO_DEFAULT`."""
     if isinstance(parameter, Categorical):
         return Categorical(parameter.choices, when=parameter.when, default=default)
-    return dataclasses.replace(parameter, default=default)
+    return dataclasses.replace(parameter, default=None if default is NO_DEFAULT else default)
