@@ -9,6 +9,7 @@ from jlibo.tune.memory import finished
 from jlibo.tune.memory.records import TaskRecord, finite_score
 from jlibo.tune.memory.tables import SCORE, Table, read_results
 from jlibo.tune.model import Model, is_allowed
+from jlibo.tune.space.fitting import completed
 from jlibo.tune.summary import to_dataframe, trials_html
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class AbstractTaskResults(abc.ABC):
 
         - `params`: a configuration; or a pandas or polars DataFrame, a list of records, or the path of a CSV
           file, with a column for each parameter and one for the score. An empty cell is a parameter that is
-          off, or the score of a failed trial.
+          off, or the score of a failed trial. A parameter with a `default` may be missing.
         - `score`: the score of the configuration; None, NaN or infinite if it failed. For a table, the name
           of the column of scores.
 
@@ -64,7 +65,7 @@ class AbstractTaskResults(abc.ABC):
         """
         space = self._tuner.space
         if isinstance(params, Mapping) and not isinstance(score, str):
-            pairs = [(space.validate(params), finite_score(score))]
+            pairs = [(completed(space, params), finite_score(score))]
         else:
             if not isinstance(score, str):
                 fail("score", "the name of a column, since a table is added", repr(score))

@@ -10,7 +10,7 @@ import pytest
 
 from jlibo import cli
 from jlibo.cli.failures import IO_ERROR
-from jlibo.tune.memory.memory import Memory, MemoryFileError
+from jlibo.tune.memory.memory import Memory, MemoryFileError, SpaceChangedWarning
 from jlibo.tune.space.space import Categorical, Float, SearchSpace
 from tests.cli.memories import LINE, SPACE, lines_of
 
@@ -43,8 +43,11 @@ def test_names_from_a_file_are_escaped_in_the_terminal(tmp_path, capsys, monkeyp
     printed = capsys.readouterr().out
     assert is_harmless(printed) and printed.isascii()
     assert json.loads(printed)["task"] == HOSTILE and json.loads(printed)["params"]["kind"] == HOSTILE
+    with pytest.warns(SpaceChangedWarning) as said:
+        Memory.open(path, space=SPACE).close()
+    assert is_harmless(str(said[0].message)) and r"\x1b[31mred" in str(said[0].message)
     with pytest.raises(MemoryFileError) as caught:
-        Memory.open(path, space=SPACE)
+        Memory.open(path, space=SPACE, maximise=False)
     assert is_harmless(str(caught.value))
     odd = tmp_path / f"odd {HOSTILE.replace(chr(0), '')}.db"
     for action in (["show", str(odd)], ["import", str(odd), str(odd)], ["salvage", str(odd), str(odd)]):

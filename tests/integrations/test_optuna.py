@@ -282,13 +282,14 @@ def test_memory_of_another_problem_raises_or_is_skipped(tmp_path):
     study = optuna.create_study(sampler=LiBOSampler(tmp_path / "up.db"))
     with pytest.raises(MemoryMismatch, match=r"the study minimises but the memory .* maximises"):
         study.ask(DISTRIBUTIONS)
-    other = SearchSpace(x=Float(0, 2))
+    other = SearchSpace(alpha=Float(0, 2))
     with Memory.open(tmp_path / "other.db", space=other, maximise=False) as memory:
+        memory.add_finished(memory.task("past").id, [({"alpha": 1.0}, 1.0)])
         study = optuna.create_study(sampler=LiBOSampler(memory, seed=0))
-        with pytest.warns(LiBOSamplerWarning, match="has another search space(?s:.*)'x': Float") as said:
+        with pytest.warns(LiBOSamplerWarning, match="has no parameter of the study(?s:.*)'alpha'") as said:
             study.optimize(objective(), n_trials=4)
         assert len(said) == 1
-        assert memory.tasks() == []
+        assert [task.name for task in memory.tasks()] == ["past"] and memory.spaces == [other]
 
 
 def test_memory_gets_all_trials_with_hyperband(tmp_path):
