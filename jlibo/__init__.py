@@ -3,6 +3,8 @@
 from jlibo import startup as _startup  # noqa: F401  (first: all other imports take time)
 
 # isort: split
+import logging as _logging
+
 from jlibo.belief import posterior as posterior
 from jlibo.belief.posterior import Belief as Belief
 from jlibo.belief.posterior import Posterior as Posterior
@@ -89,6 +91,9 @@ from jlibo.tune import SearchSpace as SearchSpace
 from jlibo.tune import Trial as Trial
 from jlibo.tune import Tuner as Tuner
 from jlibo.version import __version__ as __version__
+
+# Messages of the logger "jlibo" are shown only if the program configures logging.
+_logging.getLogger("jlibo").addHandler(_logging.NullHandler())
 
 
 def __getattr__(name: str):

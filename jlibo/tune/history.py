@@ -85,7 +85,7 @@ class TaskHistory(AbstractHistory):
         self._points = np.zeros((arrays.LEAST_TRIALS, self._space.num_parameters))
         self._scores = np.zeros(arrays.LEAST_TRIALS)
         self._ids = np.zeros(arrays.LEAST_TRIALS, np.int64)
-        self._flags = np.zeros((arrays.LEAST_TRIALS, 3), bool)  # told, pending, explored
+        self._flags = np.zeros((arrays.LEAST_TRIALS, 4), bool)  # those of `arrays.flags_of`
         self._num_values = 0
         self._values = np.zeros((0, self._features.num_features))
         self._gram = np.zeros((self._features.num_features,) * 2)
@@ -98,8 +98,8 @@ class TaskHistory(AbstractHistory):
     @property
     def trials(self) -> TrialArrays:
         """The trials as of the last `refresh`."""
-        told, pending, explored = self._flags[: self._count].T
-        return TrialArrays(self._points[: self._count], self._scores[: self._count], told, pending, explored)
+        flags = self._flags[: self._count].T
+        return TrialArrays(self._points[: self._count], self._scores[: self._count], *flags)
 
     @property
     def ids(self) -> np.ndarray:
@@ -146,8 +146,8 @@ class TaskHistory(AbstractHistory):
         self._last_number = trials[-1].number
 
     def _set_state(self, place: int, trial: TrialRecord) -> None:
-        self._flags[place] = trial.state == "complete", trial.state == "pending", trial.explored
-        self._scores[place] = 0.0 if trial.score is None else trial.score
+        self._flags[place] = arrays.flags_of(trial)
+        self._scores[place] = trial.model_score or 0.0
 
     def compressed(self) -> tuple[OwnTrials, float]:
         trials, known = self.trials, self._num_values

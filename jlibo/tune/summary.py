@@ -15,7 +15,7 @@ from typing import Any, final
 from jlibo.checks import fail
 from jlibo.html_table import html_table
 from jlibo.tune.memory.records import TaskRecord, TrialRecord
-from jlibo.tune.memory.tables import EXPLORED, NUMBER, SCORE, STATE, TASK
+from jlibo.tune.memory.tables import ERROR, EXPLORED, NUMBER, SCORE, STATE, TASK
 from jlibo.tune.space.parameters import Float, Int
 from jlibo.tune.space.space import SearchSpace
 
@@ -49,6 +49,8 @@ class TaskSummary:
     best_score: float | None
     """None before the first score; so is `best_params`."""
     best_params: dict[str, Any] | None
+    num_stopped: int = 0
+    """Number of trials that were stopped early."""
 
 
 def summaries(
@@ -71,6 +73,7 @@ def summaries(
                 *counts,
                 best_score=None if best is None else best.score,
                 best_params=None if best is None else best.params,
+                num_stopped=sum(trial.state == "stopped" for trial in own),
             )
         )
     return found
@@ -95,9 +98,9 @@ def to_dataframe(
 ) -> Any:
     """Return trials as a `pandas.DataFrame`, one row each.
 
-    The columns are `task` (if `tasks` are given), `number`, the parameters, `score`, `state` and `explored`.
-    A parameter that is off has no value (None, NaN or NA). If a parameter is called `number`, `state` or
-    `explored`, the column is that of the parameter.
+    The columns are `task` (if `tasks` are given), `number`, the parameters, `score`, `state`, `explored` and
+    `error`. A parameter that is off has no value (None, NaN or NA). If a parameter is called `number`,
+    `state`, `explored` or `error`, the column is that of the parameter.
 
     **Raises:**
 
@@ -130,6 +133,8 @@ def to_dataframe(
         columns[STATE] = pandas.Series([trial.state for trial in trials], dtype=object)
     if EXPLORED not in space:
         columns[EXPLORED] = pandas.Series([trial.explored for trial in trials], dtype="bool")
+    if ERROR not in space:
+        columns[ERROR] = pandas.Series([trial.error for trial in trials], dtype=object)
     return pandas.DataFrame(columns)
 
 
@@ -141,14 +146,14 @@ def tasks_html(title: str, tasks: Sequence[TaskSummary]) -> str:
     shown = tasks[-MOST_TASKS:]
     cells = [
         (
-            *(task.name, task.num_complete, task.num_failed, task.num_pending),
+            *(task.name, task.num_complete, task.num_failed, task.num_stopped, task.num_pending),
             *("" if task.best_score is None else f"{task.best_score:.6g}", _words(task.best_params)),
         )
         for task in shown
     ]
     left_out = len(tasks) - len(shown)
     more = f"; {left_out} earlier tasks are not shown" if left_out else ""
-    headings = ("task", "complete", "failed", "pending", "best score", "best parameters")
+    headings = ("task", "complete", "failed", "stopped", "pending", "best score", "best parameters")
     return html_table(title + more, headings, cells)
 
 

@@ -108,8 +108,8 @@ class AbstractTaskResults(abc.ABC):
     def to_dataframe(self, score: str = SCORE) -> Any:
         """Return all trials as a `pandas.DataFrame`, one row each; `add` of another task reads it.
 
-        The columns are `number`, the parameters, the score, `state` ("complete", "failed" or "pending") and
-        `explored`. A parameter that is off has no value.
+        The columns are `number`, the parameters, the score, `state` ("complete", "failed", "stopped" or
+        "pending"), `explored`, and `error`, the text of a failure. A parameter that is off has no value.
 
         **Arguments:**
 

@@ -83,9 +83,9 @@ class AbstractTunerResults(abc.ABC):
     def to_dataframe(self, score: str = SCORE) -> Any:
         """Return all trials of all tasks as a `pandas.DataFrame`, one row each.
 
-        The columns are `task`, `number`, the parameters, the score, `state` ("complete", "failed" or
-        "pending") and `explored`. A parameter that is off has no value. Written as a CSV file, it can be read
-        by `jlibo memory import`.
+        The columns are `task`, `number`, the parameters, the score, `state` ("complete", "failed", "stopped"
+        or "pending"), `explored`, and `error`, the text of a failure. A parameter that is off has no value.
+        Written as a CSV file, it can be read by `jlibo memory import`.
 
         **Arguments:**
 

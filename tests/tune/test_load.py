@@ -63,7 +63,8 @@ def test_compressed_rows_equal_one_row_per_trial(mode, num_pending, outlier):
     states[7:27] = "failed"
     states[num - num_pending :] = "pending"  # at the end, where the order does not matter
     told, pending = states == "complete", states == "pending"
-    own = arrays.TrialArrays(points, np.where(told, scores, 0.0), told, pending, np.zeros(num, bool))
+    none = np.zeros(num, bool)
+    own = arrays.TrialArrays(points, np.where(told, scores, 0.0), told, pending, none, none)
     with jax.enable_x64(True):
         model = make_model(SPACE, mode=mode, sizes=SIZES)
         features, policy, scaling = model.features, model.policy, model.scaling

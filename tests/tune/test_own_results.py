@@ -357,7 +357,7 @@ def test_frames_can_be_read_again(tmp_path):
     task.add(table_as("csv", tmp_path))
     task.enqueue({**ROWS[0].params, "C": 2.0})
     frame = task.to_dataframe()
-    assert list(frame) == ["number", *PIPELINE, "score", "state", "explored"]
+    assert list(frame) == ["number", *PIPELINE, "score", "state", "explored", "error"]
     assert frame["state"].tolist() == ["complete", "failed", "complete", "pending"]
     assert frame["C"].isna().tolist() == [False, True, True, False] and frame["depth"].dtype == "Int64"
     assert read_results(PIPELINE, frame) == ROWS  # the pending trial is skipped
@@ -377,6 +377,7 @@ def test_frames_can_be_read_again(tmp_path):
         "state": [0.25],
         "auc": [1.0],
         "explored": [False],
+        "error": [None],
     }
 
 

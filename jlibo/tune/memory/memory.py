@@ -12,6 +12,7 @@ jax's threads are not forked: start processes with multiprocessing's "spawn" met
 | pending | added and not told; its owner is working on it, or has ended and the trial can be claimed |
 | complete | told a finite score |
 | failed | told no score, NaN or an infinite score, or `MAX_CLAIMS` owners ended while they held it |
+| stopped | stopped before its end, because its reports were worse than those of other trials |
 
 `Memory` is in three modules: `reader` (reading trials), `writer` (adding and finishing trials), and this one
 (opening a file, tasks).

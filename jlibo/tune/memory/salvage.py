@@ -23,6 +23,7 @@ from jlibo.tune.memory.memory import Memory
 from jlibo.tune.memory.owner import new_owner, owner_is_dead
 from jlibo.tune.memory.records import TaskRecord, utc_now
 from jlibo.tune.memory.remains import Remains, read_remains
+from jlibo.tune.memory.reports import write_curve
 from jlibo.tune.space.space import SearchSpace
 
 _DRAFTS = ".salvage~"
@@ -188,7 +189,8 @@ def _write(draft: Path, found: Remains) -> SalvageReport:
                 lost["trial: another one has its number"] += 1
                 continue
             seen.add((trial.task_id, trial.number))
-            rows.insert_trial(database, replace(trial, task_id=ids[trial.task_id], owner=None))
+            trial_id = rows.insert_trial(database, replace(trial, task_id=ids[trial.task_id], owner=None))
+            write_curve(database, trial_id, found.curves.get(trial.id, {}))
             num_trials += 1
             if trial.state != "pending":
                 changed.add(ids[trial.task_id])

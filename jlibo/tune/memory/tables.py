@@ -30,9 +30,10 @@ from jlibo.tune.memory.records import finite_score, task_name
 from jlibo.tune.space.parameters import Categorical, Parameter
 from jlibo.tune.space.space import SearchSpace
 
-SCORE, TASK, NUMBER, STATE, EXPLORED = "score", "task", "number", "state", "explored"
-IGNORED = (NUMBER, STATE, EXPLORED)
-"""Columns that `to_dataframe` writes and that are not read. A row whose state is "pending" is skipped."""
+SCORE, TASK, NUMBER, STATE, EXPLORED, ERROR = "score", "task", "number", "state", "explored", "error"
+IGNORED = (NUMBER, STATE, EXPLORED, ERROR)
+"""Columns that `to_dataframe` writes and that are not read. A row whose state is "pending" or "stopped" is
+skipped."""
 NOTHING = {"", "na", "n/a", "nan", "null", "none", "<na>", "nat"}
 """Texts that mean that there is no value, in lower case."""
 Table = Any
@@ -103,7 +104,7 @@ def read_results(
     for number, cells in enumerate(table.rows):
         row = dict(zip(table.columns, cells, strict=True))
         try:
-            if STATE not in space and row.get(STATE) == "pending":
+            if STATE not in space and row.get(STATE) in ("pending", "stopped"):
                 continue
             value = None if score is None else _score(row.get(score, _ABSENT), score)
             name = None if task is None else _task(row.get(task, _ABSENT), task)
