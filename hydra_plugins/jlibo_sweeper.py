@@ -1,26 +1,19 @@
-"""A Hydra sweeper that learns from past sweeps: `python app.py --multirun hydra/sweeper=jlibo 'x=interval(0, 1)'`.
+"""A Hydra sweeper that learns from past sweeps: `python app.py -m hydra/sweeper=jlibo 'x=interval(0, 1)'`.
 
 Hydra imports every module of the namespace package `hydra_plugins` when an application starts. This one
 therefore imports jlibo, and with it jax, only when it sweeps.
-
-| Hydra                                    | jlibo                                                         |
-|------------------------------------------|---------------------------------------------------------------|
-| `rate=tag(log, interval(1e-4, 1))`       | `Float(1e-4, 1, log=True)`                                    |
-| `width=int(interval(1, 64))`             | `Int(1, 64)`                                                  |
-| `depth=range(1, 9)`, `range(0, 1, 0.25)` | `Int(1, 8)`, `Float(0, 0.75, step=0.25)`                      |
-| `kind=choice(a, b)`, `kind=a,b`          | `Categorical(["a", "b"])`                                     |
-| a job and the number that it returns     | a trial and its score                                         |
-| a job that raises or returns no number   | a failed trial; the sweep goes on                             |
 """
 
+import itertools
 import logging
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
+from hydra.core.override_parser import types as grammar
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
 from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.sweeper import Sweeper
@@ -40,7 +33,7 @@ class JliboSweeperConf:
     - `batch_size`: the number of jobs that are launched together.
     - `direction`: "maximize" or "minimize".
     - `params`: sweeps as on the command line, which come before those of the command line.
-    - `mode`, `seed`: see `jlibo.Tuner`.
+    - `tuner_options`: further arguments of `jlibo.Tuner`, such as `{seed: 1}`.
     """
 
     _target_: str = "hydra_plugins.jlibo_sweeper.JliboSweeper"
@@ -49,9 +42,8 @@ class JliboSweeperConf:
     budget: int = 50
     batch_size: int = 1
     direction: str = "maximize"
-    mode: str = "adaptive"
-    seed: int = 0
     params: dict[str, Any] = field(default_factory=dict)
+    tuner_options: dict[str, Any] = field(default_factory=dict)
 
 
 ConfigStore.instance().store(group="hydra/sweeper", name="jlibo", node=JliboSweeperConf, provider="jlibo")
@@ -60,9 +52,19 @@ ConfigStore.instance().store(group="hydra/sweeper", name="jlibo", node=JliboSwee
 class JliboSweeper(Sweeper):
     """Launches jobs whose overrides a `jlibo.Tuner` suggests, and tells it what they return."""
 
-    def __init__(self, params: Any, **settings: Any) -> None:
+    def __init__(
+        self,
+        memory: str | None,
+        task: str,
+        budget: int,
+        batch_size: int,
+        direction: str,
+        params: DictConfig,
+        tuner_options: DictConfig,
+    ) -> None:
+        self.memory, self.task, self.budget, self.batch_size = memory, task, budget, batch_size
+        self.tuner_options = {"direction": direction} | OmegaConf.to_container(tuner_options)
         self.params = params
-        self.settings = settings
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         self.hydra_context, self.config = hydra_context, config
@@ -80,17 +82,13 @@ class JliboSweeper(Sweeper):
         overrides = {one.get_key_element(): one for one in parser.parse_overrides(words)}
         fixed = [one.input_line for one in overrides.values() if not one.is_sweep_override()]
         space = {key: _parameter(one) for key, one in overrides.items() if one.is_sweep_override()}
-        memory, task_name, budget, batch_size, direction, mode, seed = (
-            self.settings[name]
-            for name in ("memory", "task", "budget", "batch_size", "direction", "mode", "seed")
-        )
         folder = Path(self.config.hydra.sweep.dir)
         folder.mkdir(parents=True, exist_ok=True)
         OmegaConf.save(self.config, folder / "multirun.yaml")
         jobs: list[JobReturn] = []
-        tuner = jlibo.Tuner(jlibo.SearchSpace(space), memory, direction=direction, mode=mode, seed=seed)
-        with tuner, tuner.task(task_name, budget) as task:
-            while trials := _next_trials(task, batch_size):
+        tuner = jlibo.Tuner(jlibo.SearchSpace(space), self.memory, **self.tuner_options)
+        with tuner, tuner.task(self.task, self.budget) as task:
+            while trials := list(itertools.islice(iter(task.next_trial, None), self.batch_size)):
                 batch = [fixed + [f"{key}={value}" for key, value in one.params.items()] for one in trials]
                 self.validate_batch_is_legal(batch)
                 launched = self.launcher.launch(batch, initial_job_idx=len(jobs))
@@ -107,32 +105,35 @@ class JliboSweeper(Sweeper):
             _ = jobs[-1].return_value  # raises the exception of the last job
             raise ValueError("no job returned a number to optimise: return the score from the main function.")
         if best is not None:
-            found = {"name": "jlibo", "best_evaluated_params": best.params, "best_evaluated_value": best.score}
+            found = {
+                "name": "jlibo",
+                "best_evaluated_params": best.params,
+                "best_evaluated_value": best.score,
+            }
             OmegaConf.save(OmegaConf.create(found), folder / "optimization_results.yaml")
             log.info("best value %s with %s", best.score, best.params)
         return jobs
 
 
-def _parameter(override: Override) -> Any:
-    """Return the parameter of a sweep. Choices are kept as they are written, to be written again."""
+def _parameter(override: grammar.Override) -> Any:
+    """Return the parameter of a sweep. Choices are kept as words of Hydra's grammar, to be written again."""
     import jlibo
 
     sweep = override.value()
-    if isinstance(sweep, IntervalSweep):
+    if isinstance(sweep, grammar.IntervalSweep):
         kind = jlibo.Int if isinstance(sweep.start, int) and isinstance(sweep.end, int) else jlibo.Float
         return kind(sweep.start, sweep.end, log="log" in sweep.tags)
-    if isinstance(sweep, RangeSweep):
+    if isinstance(sweep, grammar.RangeSweep):
         numbers = sweep.range()
         kind, numbers = (jlibo.Int, numbers) if isinstance(numbers, range) else (jlibo.Float, list(numbers))
         return kind(*sorted((numbers[0], numbers[-1])), step=abs(sweep.step))
-    return jlibo.Categorical(list(override.sweep_string_iterator()))
+    return jlibo.Categorical([_word(value) for value in override.sweep_iterator()])
 
 
-def _next_trials(task: Any, num: int) -> list[Any]:
-    trials: list[Any] = []
-    while len(trials) < num and (trial := task.next_trial()) is not None:
-        trials.append(trial)
-    return trials
+def _word(value: Any) -> str:
+    if isinstance(value, str) and not re.fullmatch(r"[A-Za-z_/.-][\w/.-]*", value):
+        return grammar.QuotedString(value, grammar.Quote.single).with_quotes()
+    return grammar.Transformer.str(value)
 
 
 def _score(job: JobReturn) -> tuple[float, str | None]:

@@ -1,23 +1,8 @@
-"""A search algorithm for Ray Tune that learns from past tasks. Requires the extra `ray`.
+"""A search algorithm for Ray Tune that learns from past tasks. Requires the extra `ray`."""
 
-    search = LiBOSearch("trials.db", task="credit-g")
-    config = tune.TuneConfig(search_alg=search, metric="accuracy", mode="max", num_samples=50)
-    tune.Tuner(train, param_space={"rate": tune.loguniform(1e-4, 1)}, tune_config=config).fit()
-
-| Ray Tune                                | here                                                            |
-|-----------------------------------------|-----------------------------------------------------------------|
-| `uniform`, `loguniform`, `quniform`     | `Float`, with `log` or `step`                                   |
-| `randint`, `lograndint`, `qrandint`     | `Int`; the upper end of `randint` is not a value                |
-| `choice`                                | `Categorical`                                                   |
-| `{"model": {"rate": ...}}`              | the parameter "model/rate"                                      |
-| a result with the metric                | a report; the last one is the score                             |
-| a trial that ends by an error           | a failed trial                                                  |
-
-The state of a search is in the memory. Ray's checkpoint of it only says which trial of Ray is which trial of
-the memory.
-"""
-
+import functools
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -31,8 +16,6 @@ except ImportError as error:
 
 from jlibo import tune
 from jlibo.checks import fail
-from jlibo.tune.trial import as_trial
-from jlibo.tune.tuner import DEFAULT_BUDGET
 
 
 @final
@@ -45,13 +28,9 @@ class LiBOSearch(Searcher):
     - `task`: the name of the task, such as that of the data set. A task of this name is continued.
     - `space`: a `SearchSpace`; with None, it is made of the `param_space` of Ray's tuner.
     - `metric`, `mode`: the metric, and "max" or "min"; with None, those of Ray's `TuneConfig`.
-    - `budget`: the approximate number of trials. Ray's `num_samples` says when the search ends.
+    - `budget`: the approximate number of trials, 50 if None. Ray's `num_samples` says when the search ends.
     - `points_to_evaluate`: configurations to try first.
-    - `seed`, `tuner_options`: the seed, and further arguments of `jlibo.Tuner`.
-
-    **Raises:**
-
-    - `ValueError`: an argument is invalid, or `param_space` has a domain without bounds or a grid.
+    - `tuner_options`: further arguments of `jlibo.Tuner`, such as `dict(seed=1)`.
     """
 
     def __init__(
@@ -62,24 +41,21 @@ class LiBOSearch(Searcher):
         space: tune.SearchSpace | None = None,
         metric: str | None = None,
         mode: str | None = None,
-        budget: int = DEFAULT_BUDGET,
+        budget: int | None = None,
         points_to_evaluate: Sequence[Mapping[str, Any]] = (),
-        seed: int = 0,
         tuner_options: Mapping[str, Any] | None = None,
     ):
         super().__init__(metric=metric, mode=mode)
         if memory is not None and not isinstance(memory, str | os.PathLike):
             fail("memory", "None or the path of a memory, which Ray can copy", type(memory).__name__)
-        self._arguments = {"memory": memory, "seed": seed, **(tuner_options or {})}
-        self._space = space
-        self._name, self._budget = task, budget
+        self._arguments = {"memory": memory, **(tuner_options or {})}
+        self._space, self._name, self._budget = space, task, budget
         self._first = [_flat(point) for point in points_to_evaluate]
         self._running: dict[str, tune.Trial] = {}
         self._spare: list[tune.Trial] = []
         self._opened: tune.TunerTask | None = None
 
-    def __getstate__(self) -> dict[str, Any]:
-        # Ray copies a search before it starts. The memory is opened by the copy that is used.
+    def __getstate__(self) -> dict[str, Any]:  # Ray copies a search; the copy that is used opens the memory
         return self.__dict__ | {"_opened": None, "_running": {}, "_spare": []}
 
     def set_search_properties(self, metric: Any, mode: Any, config: dict, **spec: Any) -> bool:
@@ -93,8 +69,7 @@ class LiBOSearch(Searcher):
 
     def suggest(self, trial_id: str) -> dict[str, Any]:
         """Return the configuration of a new trial."""
-        trial = self._spare.pop(0) if self._spare else self._task().ask()
-        self._running[trial_id] = trial
+        trial = self._running[trial_id] = self._spare.pop(0) if self._spare else self._task().ask()
         return _nested(trial.params)
 
     def on_trial_result(self, trial_id: str, result: dict) -> None:
@@ -103,39 +78,32 @@ class LiBOSearch(Searcher):
             self._running[trial_id].report(result["training_iteration"], result[self.metric])
 
     def on_trial_complete(self, trial_id: str, result: dict | None = None, error: bool = False) -> None:
-        """Store the result of a trial."""
+        """Store the result of a trial; without the metric, it has failed."""
         trial = self._running.pop(trial_id, None)
-        if trial is None:
-            return
-        if error or not result or self.metric not in result:
-            self._task().fail(trial, "Ray reports an error" if error else f"no metric {self.metric!r}")
-        else:
-            self._task().tell(trial, result[self.metric])
+        score = math.nan if error or not result else result.get(self.metric, math.nan)
+        if trial is not None:
+            self._task().tell(trial, score)
+        elif result and self._space is not None:  # it ran when the search was restored in the same process
+            config = _flat(result["config"])
+            self._task().add({name: config[name] for name in self._space if name in config}, score)
 
     def add_evaluated_point(self, parameters: dict, value: float, error: bool = False, *_: Any) -> None:
         """Store the result of a configuration that was evaluated elsewhere."""
-        self._task().add(_flat(parameters), None if error else value)
+        self._task().add(_flat(parameters), math.nan if error else value)
 
     def save(self, checkpoint_path: str) -> None:
-        """Write which trial of Ray is which trial of the memory."""
-        ids = {trial_id: trial.id for trial_id, trial in self._running.items()}
+        """Write which trial of Ray is which trial of the memory. All else is in the memory."""
+        ids = {trial.id: trial_id for trial_id, trial in self._running.items()}
         Path(checkpoint_path).write_text(json.dumps(ids), encoding="utf-8")
 
     def restore(self, checkpoint_path: str) -> None:
-        """Take over the trials that were running. The memory has to be a file."""
-        if self._arguments["memory"] is None:
-            fail("memory", "a path, since a search is restored from its memory", None)
-        ids: dict[str, int] = json.loads(Path(checkpoint_path).read_text(encoding="utf-8"))
-        names = {number: trial_id for trial_id, number in ids.items()}
-        while names and not self._spare:  # `ask` returns the trials of a process that has ended first
-            trial = self._task().ask()
-            if trial.id in names:
-                self._running[names.pop(trial.id)] = trial
+        """Take over the trials that were running, if the memory is a file."""
+        ids = json.loads(Path(checkpoint_path).read_text(encoding="utf-8"))
+        for trial in [self._task().ask() for _ in ids]:  # those that an ended process left come first
+            if str(trial.id) in ids:
+                self._running[ids[str(trial.id)]] = trial
             else:
                 self._spare.append(trial)
-        memory = self._task().memory
-        for number, trial_id in names.items():  # finished meanwhile, or their owner is still there
-            self._running[trial_id] = as_trial(memory.trial(number))
 
     def _task(self) -> tune.TunerTask:
         if self._opened is None:
@@ -147,3 +115,35 @@ class LiBOSearch(Searcher):
             for params in self._first:
                 self._opened.enqueue(params)
         return self._opened
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested mappings as one, with names such as "model/rate"."""
+    found: dict[str, Any] = {}
+    for name, value in config.items():
+        if isinstance(value, Mapping) and "grid_search" in value:
+            fail("param_space", "without grid_search, which tries all values anyway", prefix + name)
+        found |= _flat(value, f"{prefix}{name}/") if isinstance(value, Mapping) else {prefix + name: value}
+    return found
+
+
+def _nested(params: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in params.items():
+        *folders, last = name.split("/")
+        functools.reduce(lambda place, folder: place.setdefault(folder, {}), folders, found)[last] = value
+    return found
+
+
+def _parameter(name: str, domain: Domain) -> tune.Parameter:
+    """Return the parameter of a domain. The upper end of `randint` is not a value, that of `qrandint` is."""
+    if isinstance(domain, Categorical):
+        return tune.Categorical(domain.categories)
+    sampler, step = domain.get_sampler(), None
+    if isinstance(sampler, Quantized):
+        sampler, step = sampler.get_sampler(), sampler.q
+    if not isinstance(domain, Float | Integer) or not isinstance(sampler, LogUniform | Uniform):
+        fail(f"param_space[{name!r}]", "uniform, loguniform, randint or choice", domain.domain_str)
+    kind = tune.Int if isinstance(domain, Integer) else tune.Float
+    upper = domain.upper - (isinstance(domain, Integer) and step is None)
+    return kind(domain.lower, upper, log=isinstance(sampler, LogUniform), step=step)

@@ -1,4 +1,4 @@
-"""LifelongSearchCV beside GridSearchCV: results, metrics, folds, weights, pipelines, failures, parallel fits."""
+"""LifelongSearchCV beside GridSearchCV: results, metrics, folds, weights, pipelines, failures, jobs."""
 
 import warnings
 
@@ -24,9 +24,9 @@ from tests.integrations.searches import (
     GROUPS,
     SMALL,
     SPACE,
+    Recorder,
     X,
     Y,
-    Recorder,
     check_same_results,
     grid_of,
     make_search,
@@ -97,7 +97,9 @@ def test_metric_that_refit_names_is_optimised():
 
 def test_refit_function_has_to_return_an_index():
     for wrong in (4, -1, "best"):
-        with pytest.raises(ValueError, match=r"`refit` should be a function that returns an index from 0 to 3"):
+        with pytest.raises(
+            ValueError, match=r"`refit` should be a function that returns an index from 0 to 3"
+        ):
             make_search(refit=lambda results, wrong=wrong: wrong).fit(X, Y)
 
 
@@ -121,7 +123,7 @@ def test_groups_stay_together_and_weights_are_split():
     *folds, last = Recorder.fits
     assert len(folds) == 6
     for fold in folds:
-        rows = [int(np.flatnonzero((X == row).all(1))[0]) for row in fold["X"]]
+        rows = [int(np.flatnonzero((row == X).all(1))[0]) for row in fold["X"]]
         np.testing.assert_array_equal(fold["weights"], weights[rows])
         assert not set(GROUPS[rows]) & set(GROUPS[np.setdiff1d(np.arange(60), rows)])
     np.testing.assert_array_equal(last["weights"], weights)
@@ -165,7 +167,9 @@ def test_parameters_of_steps_and_parameters_that_are_off():
         "model__alpha": jlibo.Float(1e-2, 1e2, log=True, when={"reduce": "passthrough"}),
     }
     search = make_search(pipeline, space, objects={"reduce": {"pca": PCA(3)}}, budget=8).fit(X, Y)
-    for params, alpha in zip(search.cv_results_["params"], search.cv_results_["param_model__alpha"], strict=True):
+    for params, alpha in zip(
+        search.cv_results_["params"], search.cv_results_["param_model__alpha"], strict=True
+    ):
         is_off = params["reduce"] != "passthrough"
         assert ("model__alpha" not in params) == is_off == np.ma.is_masked(alpha)
         assert not is_off or (isinstance(params["reduce"], PCA) and params["reduce"].n_components == 3)
@@ -196,7 +200,9 @@ def large_fails(alpha):
 
 
 def test_failed_fits_have_the_error_score():
-    with pytest.warns(FitFailedWarning, match=r"(?s)\d+ of 24 fits failed; their score is nan.*cannot fit alpha"):
+    with pytest.warns(
+        FitFailedWarning, match=r"(?s)\d+ of 24 fits failed; their score is nan.*cannot fit alpha"
+    ):
         search = make_search(Recorder(fails=large_fails), budget=8).fit(X, Y)
     failed = search.cv_results_["param_alpha"].data > 1
     assert 0 < failed.sum() < 8
@@ -218,7 +224,9 @@ def test_failure_is_raised_on_request():
 
 @pytest.mark.parametrize("budget, num_fits", [(4, 12), (40, 3 * NUM_FUTILE)])
 def test_search_without_any_score_gives_up(budget, num_fits):
-    with pytest.raises(ValueError, match=rf"(?s)no trial has a score: {num_fits} of {num_fits} fits.*cannot fit"):
+    with pytest.raises(
+        ValueError, match=rf"(?s)no trial has a score: {num_fits} of {num_fits} fits.*cannot fit"
+    ):
         make_search(Recorder(fails=True), budget=budget).fit(X, Y)
     assert len(Recorder.fits) == num_fits
 
@@ -254,7 +262,9 @@ def test_processes_of_joblib_give_the_same_search(n_jobs):
     one, several = make_search().fit(X, Y), make_search(n_jobs=n_jobs).fit(X, Y)
     np.testing.assert_array_equal(one.cv_results_["mean_test_score"], several.cv_results_["mean_test_score"])
     bad = make_search(LogisticRegression(), {"C": jlibo.Float(-2, -1)}, n_jobs=n_jobs)
-    with pytest.raises(ValueError, match=r"(?s)12 of 12 fits failed.*'C' parameter of LogisticRegression must"):
+    with pytest.raises(
+        ValueError, match=r"(?s)12 of 12 fits failed.*'C' parameter of LogisticRegression must"
+    ):
         bad.fit(X, Y)
     with pytest.raises(ValueError, match="'C' parameter of LogisticRegression must"):
         bad.set_params(error_score="raise").fit(X, Y)
@@ -277,14 +287,20 @@ def test_verbose_prints_a_line_for_each_trial(capsys):
     "options, message",
     [
         ({"space": [1]}, "`space` should be a SearchSpace, or a mapping"),
-        ({"space": {"alfa": jlibo.Float(0, 1)}}, r"`space` .* RidgeClassifier, .* 'alfa' \(did you mean 'alpha'"),
+        (
+            {"space": {"alfa": jlibo.Float(0, 1)}},
+            r"`space` .* RidgeClassifier, .* 'alfa' \(did you mean 'alpha'",
+        ),
         ({"memory": 3}, "`memory` should be None or the path"),
         ({"task": 3}, "`task` should be None or the name"),
         ({"budget": 0}, "`budget`"),
         ({"refit": 2}, "`refit` should be True, False, the name of a metric, or a callable"),
         ({"error_score": "ignore"}, "`error_score` should be 'raise' or a number"),
         ({"scoring": 3}, "`scoring` should be a name, a callable, or a list"),
-        ({"scoring": ["accuracy", "recall"]}, "`refit` should be one of 'accuracy', 'recall', a callable or False"),
+        (
+            {"scoring": ["accuracy", "recall"]},
+            "`refit` should be one of 'accuracy', 'recall', a callable or False",
+        ),
         ({"scoring": both}, "`refit` should be one of 'acc', 'rec'"),
         ({"scoring": ["recall"], "refit": "recal"}, "did you mean 'recall'"),
         ({"tuner_options": {"seed": 1}}, "`tuner_options` should be without"),

@@ -24,22 +24,24 @@ class Metrics:
     - `scorer`: returns the score of one metric, or a dictionary.
     - `by_name`: the scorer of each of several metrics; None for one metric, and for a callable, whose names
       are known only after its first call.
+    - `given`: the argument `scoring`.
     """
 
     scorer: Callable[..., Any]
     by_name: dict[str, Callable[..., Any]] | None
+    given: Any
 
 
 def metrics_of(estimator: Any, scoring: Any, refit: Any) -> Metrics:
     """Return the metrics that `scoring` stands for, checked against `refit`."""
     if scoring is None or isinstance(scoring, str) or callable(scoring):
-        return Metrics(check_scoring(estimator, scoring=scoring), None)
+        return Metrics(check_scoring(estimator, scoring=scoring), None, scoring)
     if not isinstance(scoring, Mapping | list | tuple | set) or not scoring:
         fail("scoring", "a name, a callable, or a list or dictionary of them", repr(scoring))
     named = dict(scoring) if isinstance(scoring, Mapping) else {name: name for name in scoring}
     by_name = {str(name): check_scoring(estimator, scoring=one) for name, one in named.items()}
     objective_of(list(by_name), refit, several=True)
-    return Metrics(check_scoring(estimator, scoring=by_name, raise_exc=False), by_name)
+    return Metrics(check_scoring(estimator, scoring=by_name, raise_exc=False), by_name, scoring)
 
 
 def objective_of(names: Sequence[str], refit: Any, *, several: bool) -> str:

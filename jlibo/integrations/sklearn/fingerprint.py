@@ -35,7 +35,7 @@ def derived_name(X: Any, *rest: Any) -> str:
 
 
 def _add(digest: Any, value: Any) -> None:
-    """Add a value and its type to a digest. Containers add their lengths, so that parts cannot run together."""
+    """Add a value and its type to a digest. Containers add their lengths, which keeps their parts apart."""
     match value:
         case np.ndarray():
             _add_array(digest, value)

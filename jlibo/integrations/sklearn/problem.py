@@ -47,10 +47,9 @@ class Problem:
 
     def task_name(self) -> str:
         """Return a name that is the same for the same problem, and different for another one."""
-        scoring = self.metrics.by_name or self.metrics.scorer
         named = self.refit if isinstance(self.refit, str) else None
         data = (self.X, self.y, self.splits, self.given)
-        return derived_name(*data, self.estimator, self.objects, scoring, named)
+        return derived_name(*data, self.estimator, self.objects, self.metrics.given, named)
 
     def set_on_estimator(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Return the parameters of a configuration as the estimator takes them."""

@@ -1,11 +1,11 @@
 """`cv_results_` with scikit-learn's keys, from the folds of all trials. Internal.
 
-| scikit-learn                     | here                                                                     |
-|----------------------------------|--------------------------------------------------------------------------|
-| a candidate                      | a `Row`: a trial, its parameters and its folds                           |
-| `split0_test_score`              | NaN for a fold that was not evaluated                                    |
-| `mean_test_score`                | NaN unless every fold was evaluated: other means cannot be compared      |
-| `rank_test_score`                | NaN shares the last rank                                                 |
+| scikit-learn                     | here                                                                    |
+|----------------------------------|-------------------------------------------------------------------------|
+| a candidate                      | a `Row`: a trial, its parameters and its folds                          |
+| `split0_test_score`              | NaN for a fold that was not evaluated                                   |
+| `mean_test_score`                | NaN unless every fold was evaluated: other means cannot be compared     |
+| `rank_test_score`                | NaN shares the last rank                                                |
 
 A trial of an earlier process has only what the memory holds: its score, and its score on each fold. Other
 metrics and times are NaN.
@@ -123,14 +123,19 @@ def failure_summary(rows: Sequence[Row]) -> tuple[int, int, str]:
     Failures with the same message are counted together, and only the most frequent ones are listed.
     """
     folds = [fold for row in rows for fold in row.folds]
-    errors = [error.rstrip() for fold in folds for error in fold.errors]
-    counts = Counter(error.splitlines()[-1] for error in errors).most_common()
+    errors = [error for fold in folds for error in fold.errors]
+    counts = Counter(map(message_of, errors)).most_common()
     words = [f"- {count} times: {message}" for message, count in counts[:MOST_MESSAGES]]
     if len(counts) > MOST_MESSAGES:
         words.append(f"- {len(counts) - MOST_MESSAGES} other messages")
     if errors:
         words += ["The first one:", errors[0]]
     return sum(not fold.is_fitted for fold in folds), len(folds), "\n".join(words)
+
+
+def message_of(error: str) -> str:
+    """Return the last line of a traceback, which has the exception."""
+    return error.rstrip().rpartition("\n")[2]
 
 
 def _mean_and_std(table: np.ndarray, *, of_some: bool = False) -> tuple[np.ndarray, np.ndarray]:

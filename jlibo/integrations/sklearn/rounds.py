@@ -8,7 +8,6 @@ number of jobs, but not on the time that a fit takes.
 
 import dataclasses
 import math
-import warnings
 from collections.abc import Iterator
 from typing import Any, final
 
@@ -17,10 +16,8 @@ from sklearn.utils.parallel import Parallel
 
 from jlibo.integrations.sklearn.folds import Fold
 from jlibo.integrations.sklearn.problem import Problem
-from jlibo.tune import Trial, TunerTask, UntoldTrialsWarning
-
-
-
+from jlibo.integrations.sklearn.results import message_of
+from jlibo.tune import Trial, TunerTask
 
 
 @final
@@ -52,10 +49,9 @@ def run_rounds(
     num_folds = len(problem.splits)
     num_together = 1 if may_stop else num_folds
     most = math.ceil(effective_n_jobs(parallel.n_jobs) / num_together)
-    trials = iter(task)
     running: list[Running] = []
     while True:
-        while len(running) < most and (trial := _next(trials)) is not None:
+        while len(running) < most and (trial := task.next_trial()) is not None:
             running.append(Running(trial, problem.set_on_estimator(trial.params)))
         if not running:
             return
@@ -73,16 +69,14 @@ def run_rounds(
 
 def _is_done(task: TunerTask, one: Running, score: float, num_folds: int) -> bool:
     """Tell the result of a trial that has ended, and return whether it has."""
-    if len(one.folds) == num_folds or math.isnan(score):  # NaN: further folds cannot change the mean
+    if math.isnan(score):  # further folds cannot change the mean
+        errors = [error for fold in one.folds for error in fold.errors]
+        task.fail(one.trial, message_of(errors[0]) if errors else None)
+        return True
+    if len(one.folds) == num_folds:
         task.tell(one.trial, score)
         return True
     if one.trial.should_stop:
         task.stop(one.trial)
         return True
     return False
-
-
-def _next(trials: Iterator[Trial]) -> Trial | None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UntoldTrialsWarning)  # running trials are told later
-        return next(trials, None)

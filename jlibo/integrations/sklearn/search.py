@@ -44,9 +44,9 @@ NUM_FUTILE = 10
 class LifelongSearchCV(AbstractFittedSearch):
     """Search over the hyper-parameters of an estimator by cross-validation that learns from past data sets.
 
-    It is used as `sklearn.model_selection.RandomizedSearchCV`. In addition, every trial is stored in a memory,
-    and the trials on other data sets in the same memory tell which parameters matter and where good values
-    lie. The same memory can be opened by `jlibo.Tuner`, and by `jlibo memory` on the command line.
+    It is used as `sklearn.model_selection.RandomizedSearchCV`. In addition, every trial is stored in a
+    memory, and the trials on other data sets in the same memory tell which parameters matter and where good
+    values lie. The memory can be opened by `jlibo.Tuner` too, and by `jlibo memory` on the command line.
 
     **Arguments:**
 
@@ -215,7 +215,7 @@ class LifelongSearchCV(AbstractFittedSearch):
         )
 
     def _routed(self, params: Mapping[str, Any]) -> tuple[dict, dict, dict]:
-        """Return the arguments of `fit` for the splitter, for `cross_validate` and for the estimator's fit."""
+        """Return the arguments of `fit` for the splitter, for `cross_validate` and for the estimator."""
         if not is_routing():
             rest = {name: value for name, value in params.items() if name != "groups"}
             return {"groups": params.get("groups")}, rest, rest
