@@ -1,4 +1,5 @@
 """A search algorithm for Ray Tune that learns from past tasks. Requires the extra `ray`."""
+# pyright: reportMissingImports=false
 
 import functools
 import json
@@ -9,8 +10,7 @@ from pathlib import Path
 from typing import Any, final
 
 try:
-    from ray.tune.search import Searcher
-    from ray.tune.search.sample import Categorical, Domain, Float, Integer, LogUniform, Quantized, Uniform
+    from ray.tune.search import Searcher, sample
 except ImportError as error:
     raise ImportError("jlibo.integrations.ray needs Ray Tune: pip install 'jlibo[ray]'") from error
 
@@ -61,7 +61,7 @@ class LiBOSearch(Searcher):
     def set_search_properties(self, metric: Any, mode: Any, config: dict, **spec: Any) -> bool:
         """Take metric, mode and search space from Ray's tuner; False if there is a space already."""
         self._metric, self._mode = metric or self._metric, mode or self._mode
-        domains = {name: value for name, value in _flat(config).items() if isinstance(value, Domain)}
+        domains = {name: value for name, value in _flat(config).items() if isinstance(value, sample.Domain)}
         if self._space is not None:
             return not domains
         self._space = tune.SearchSpace({name: _parameter(name, one) for name, one in domains.items()})
@@ -135,15 +135,15 @@ def _nested(params: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _parameter(name: str, domain: Domain) -> tune.Parameter:
+def _parameter(name: str, domain: sample.Domain) -> tune.Parameter:
     """Return the parameter of a domain. The upper end of `randint` is not a value, that of `qrandint` is."""
-    if isinstance(domain, Categorical):
+    if isinstance(domain, sample.Categorical):
         return tune.Categorical(domain.categories)
     sampler, step = domain.get_sampler(), None
-    if isinstance(sampler, Quantized):
+    if isinstance(sampler, sample.Quantized):
         sampler, step = sampler.get_sampler(), sampler.q
-    if not isinstance(domain, Float | Integer) or not isinstance(sampler, LogUniform | Uniform):
+    if not isinstance(sampler, sample.LogUniform | sample.Uniform):
         fail(f"param_space[{name!r}]", "uniform, loguniform, randint or choice", domain.domain_str)
-    kind = tune.Int if isinstance(domain, Integer) else tune.Float
-    upper = domain.upper - (isinstance(domain, Integer) and step is None)
-    return kind(domain.lower, upper, log=isinstance(sampler, LogUniform), step=step)
+    kind = tune.Int if isinstance(domain, sample.Integer) else tune.Float
+    upper = domain.upper - (isinstance(domain, sample.Integer) and step is None)
+    return kind(domain.lower, upper, log=isinstance(sampler, sample.LogUniform), step=step)

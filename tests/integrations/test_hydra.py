@@ -5,11 +5,8 @@ import sys
 import textwrap
 from pathlib import Path
 
-import pytest
-
-pytest.importorskip("hydra", reason="Hydra is not installed")
-
 import hydra
+import pytest
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser

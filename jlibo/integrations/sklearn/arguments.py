@@ -4,7 +4,7 @@ import dataclasses
 import math
 import numbers
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 from sklearn.metrics import check_scoring
@@ -27,8 +27,8 @@ class Metrics:
     - `given`: the argument `scoring`.
     """
 
-    scorer: Callable[..., Any]
-    by_name: dict[str, Callable[..., Any]] | None
+    scorer: Any
+    by_name: dict[str, Any] | None
     given: Any
 
 
@@ -39,7 +39,9 @@ def metrics_of(estimator: Any, scoring: Any, refit: Any) -> Metrics:
     if not isinstance(scoring, Mapping | list | tuple | set) or not scoring:
         fail("scoring", "a name, a callable, or a list or dictionary of them", repr(scoring))
     named = dict(scoring) if isinstance(scoring, Mapping) else {name: name for name in scoring}
-    by_name = {str(name): check_scoring(estimator, scoring=one) for name, one in named.items()}
+    by_name: dict[str, Any] = {
+        str(name): check_scoring(estimator, scoring=one) for name, one in named.items()
+    }
     objective_of(list(by_name), refit, several=True)
     return Metrics(check_scoring(estimator, scoring=by_name, raise_exc=False), by_name, scoring)
 

@@ -89,6 +89,7 @@ def evaluate_fold(
     """
     scores = _NamedScores(scorer, raises=raises)
     start = time.perf_counter()
+    error_score: Any = "raise"  # scikit-learn's type is that of a number
     try:
         result = cross_validate(
             estimator,
@@ -98,11 +99,12 @@ def evaluate_fold(
             scoring=scores,
             params=dict(params),
             return_train_score=with_train,
-            error_score="raise",
+            error_score=error_score,
         )
     except Exception as error:
         # If the estimator rejects a parameter, `cross_validate` puts its own name into the message.
-        cause = error.__cause__ if type(error.__cause__) is type(error) else error
+        cause = error.__cause__
+        cause = error if cause is None or type(cause) is not type(error) else cause
         if raises:
             raise cause from None
         duration = time.perf_counter() - start

@@ -62,11 +62,12 @@ class Problem:
     def with_params(self, params: Mapping[str, Any]) -> Any:
         """Return a new estimator that has these parameters; objects among them are cloned too."""
         own = {name: clone(value, safe=False) for name, value in params.items()}
-        return clone(self.estimator).set_params(**own)
+        estimator: Any = clone(self.estimator)
+        return estimator.set_params(**own)
 
     def evaluate(self, jobs: Sequence[Job], parallel: Parallel) -> list[Fold]:
         """Return the scores of some parameters on one fold each."""
-        found = parallel(
+        found: Any = parallel(
             delayed(evaluate_fold)(
                 self.with_params(params),
                 self.X,

@@ -195,7 +195,7 @@ class LifelongSearchCV(AbstractFittedSearch):
             )
         X, y = indexable(X, y)
         for_splits, for_folds, _ = self._routed(params)
-        cv = check_cv(self.cv, y, classifier=is_classifier(self.estimator))
+        cv: Any = check_cv(self.cv, y, classifier=is_classifier(self.estimator))
         splits = list(cv.split(X, y, **for_splits))
         if not splits:
             fail("cv", "at least one split", "none")
