@@ -275,7 +275,8 @@ class TunerTask(AbstractTaskResults, AbstractTaskOutlook, AbstractTaskLoop):
 
     def _loop_task(self) -> LoopTask:
         memory = self._tuner.memory
-        return LoopTask(self, self._tuner.space, memory, self._owner, self._reports, self._next)
+        parts = (self._record.id, self._tuner.space, memory, self._owner, self._reports, self._next)
+        return LoopTask(self, *parts)
 
     # --- choosing a trial -----------------------------------------------------------------------------------
 

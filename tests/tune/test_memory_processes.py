@@ -16,6 +16,7 @@ import pytest
 
 from jlibo.tune.memory.memory import Memory
 from jlibo.tune.space.space import Categorical, Float, SearchSpace
+from tests.tune.test_memory_reports import format_2
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and POSIX signals")
 
@@ -133,6 +134,44 @@ def test_killed_processes_lose_no_acknowledged_writes(tmp_path):
     assert num_journals > 0
     assert num_claimed > 0
     assert os.listdir(tmp_path) == ["memory.db"]
+
+
+def test_killed_migrations_lose_nothing(tmp_path):
+    """Children that open a file of format 2 are killed at random moments."""
+    script = """
+    import shutil
+    random.seed(0)
+    old = path + ".old"
+
+    def version(file):
+        database = sqlite3.connect(file)
+        (number,) = database.execute("PRAGMA user_version").fetchone()
+        database.close()
+        return number
+
+    def facts(memory):
+        return [(t.id, t.params, t.state, t.score, t.owner, t.claims) for t in memory.all_trials()]
+
+    versions, num_journals, before = [], 0, None
+    for _ in range(60):
+        shutil.copyfile(old, path)
+        pid = fork(lambda: Memory.open_existing(path))
+        time.sleep(random.uniform(0, random.choice([0.01, 0.03, 0.2])))
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        num_journals += os.path.exists(path + "-journal")
+        versions.append(version(path))
+        with Memory.open_existing(path) as memory:
+            before = before or facts(memory)
+            assert facts(memory) == before and len(before) == 4
+            memory.report(3, 0, 0.5)
+        assert version(path) == 3
+        os.remove(path)
+    print(json.dumps([versions.count(2), versions.count(3), num_journals]))
+    """
+    format_2(tmp_path / "memory.db.old")
+    num_old, num_new, num_journals = run(script, tmp_path / "memory.db")
+    assert num_old > 0 and num_new > 0 and num_journals > 0  # kills came before, during and after
 
 
 @pytest.mark.parametrize("names", [("iris", "iris"), ("iris", "wine")])

@@ -55,11 +55,8 @@ class Evaluation:
                 )
             is_optional = name not in named or named[name].default is not inspect.Parameter.empty
             if parameter.when is not None and not is_optional:
-                fail(
-                    "evaluate",
-                    f"{expected}, of which {name!r} has a default because it has a condition",
-                    "none",
-                )
+                optional = f"{expected}, of which {name!r}, which not every configuration has, has a default"
+                fail("evaluate", optional, "no default")
         for one in arguments:
             is_required = one.default is one.empty and one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)
             if is_required and (one.name not in known or one.kind == one.POSITIONAL_ONLY):

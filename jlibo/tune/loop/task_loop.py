@@ -26,7 +26,7 @@ from jlibo.tune.curves.reporting import Reporting
 from jlibo.tune.loop.evaluation import Evaluation, EvaluationError, Outcome
 from jlibo.tune.loop.pools import AbstractPool, InPlace, Threads
 from jlibo.tune.loop.processes import Processes
-from jlibo.tune.memory.memory import Memory
+from jlibo.tune.memory.memory import Memory, MemoryFileError
 from jlibo.tune.process import check_process
 from jlibo.tune.space.space import SearchSpace
 from jlibo.tune.trial import Trial, as_trial
@@ -94,11 +94,16 @@ class LoopTask:
     """What a loop uses of a task. `next_fn(most)` returns the next trial, or the reason why the loop ends."""
 
     task: "TunerTask"
+    task_id: int
     space: SearchSpace
     memory: Memory
     owner: str
     reports: Reporting
     next_fn: Callable[[int | None], Trial | str]
+
+    def held(self) -> set[int]:
+        """Return the ids of the pending trials that the task holds."""
+        return {trial.id for trial in self.memory.trials(self.task_id) if trial.owner == self.owner}
 
 
 class AbstractTaskLoop(abc.ABC):
@@ -160,6 +165,7 @@ def run_loop(loop: LoopTask, evaluate: Callable[..., Any], options: LoopOptions)
     evaluation = Evaluation.of(evaluate, loop.space)
     name = loop.task.name
     logger.info("task %r: the loop begins", name)
+    before = loop.held()  # trials that the user asked for
     with _pool(evaluation, options) as pool, contextlib.ExitStack() as stack:
         show = progress_fn(options.progress, stack, name=f"task {printable(name, max_length=40)}")
         state = _LoopState(loop, options, show)
@@ -172,11 +178,11 @@ def run_loop(loop: LoopTask, evaluate: Callable[..., Any], options: LoopOptions)
                 for outcome in pool.wait():
                     state.finish(outcome)
         except BaseException as error:
-            left = [trial.id for trial in pool.running]
-            loop.memory.release(loop.owner, left)
-            logger.info(
-                "task %r: the loop ends by %s; %d trials are released", name, type(error).__name__, len(left)
-            )
+            with contextlib.suppress(MemoryFileError):  # the first error is the one to report
+                left = loop.held() - before
+                loop.memory.release(loop.owner, list(left))
+                why = type(error).__name__
+                logger.info("task %r: the loop ends by %s; %d trials are released", name, why, len(left))
             raise
     logger.info("task %r: the loop ends because %s", name, state.why)
 
@@ -226,7 +232,6 @@ class _LoopState:
             logger.warning("task %r: the process of trial %d ended", task.name, trial.number)
             return
         if outcome.error is not None and not isinstance(outcome.error, Exception):
-            memory.release(self._loop.owner, [trial.id])
             raise outcome.error  # such as KeyboardInterrupt and SystemExit
         has_ended_early = outcome.error is None and self._loop.reports.was_told_to_stop(trial)
         if outcome.is_stopped or has_ended_early:
