@@ -28,6 +28,8 @@ PUBLIC_MODULES = (
     "jlibo.metrics",
     "jlibo.posterior",
     "jlibo.integrations.optuna",
+    "jlibo.integrations.mlflow",
+    "jlibo.integrations.wandb",
     "jlibo.integrations.sklearn",
 )
 NEEDS = r'title="needs (ray)"'
@@ -104,6 +106,9 @@ def test_python_blocks_run(page, tmp_path, monkeypatch):
         "docs/sweeps.md",
         "docs/extending.md",
         "docs/theory.md",
+        "docs/how-to/run-the-loop.md",
+        "docs/how-to/stop-trials-early.md",
+        "docs/how-to/track-runs.md",
     ],
 )
 def test_guides_have_python_blocks(name):
