@@ -79,9 +79,9 @@ class MLflowCallback:
 
     def _find_experiment(self) -> str:
         """Return the id of the experiment. It is created on first use: an unused callback leaves nothing."""
-        if self._experiment_id is None:
-            found = self._client.get_experiment_by_name(self._experiment)
-            self._experiment_id = (
-                self._client.create_experiment(self._experiment) if found is None else found.experiment_id
-            )
-        return self._experiment_id
+        if self._experiment_id is not None:
+            return self._experiment_id
+        found = self._client.get_experiment_by_name(self._experiment)
+        own: str = self._client.create_experiment(self._experiment) if found is None else found.experiment_id
+        self._experiment_id = own
+        return own

@@ -131,6 +131,20 @@ class TunerTask(AbstractTaskResults, AbstractTaskOutlook, AbstractTaskLoop):
         if num_untold:
             self._warn_untold(num_untold, len(given), trial)
 
+    def next_trial(self) -> Trial | None:
+        """Return the next trial of a loop, or None if the budget is spent or the stop rule is met.
+
+        For loops that run several trials at once; otherwise iterate over the task. After None, a later call
+        may return a trial again, if another process left one.
+
+        **Raises:**
+
+        - `ForkedProcessError`: jax was used in a parent process before the fork.
+        """
+        check_process("next_trial")
+        trial = self._next(self.budget)
+        return trial if isinstance(trial, Trial) else None
+
     def _next(self, most: int | None) -> Trial | str:
         """Return the next trial of a loop, or the reason why it ends. `most` is the number of trials."""
         trial = self._claim()
