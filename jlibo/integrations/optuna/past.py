@@ -159,7 +159,7 @@ class StudiesPast(AbstractPast):
 class MemoryPast(AbstractPast):
     """The tasks of a memory; the running study is written to it."""
 
-    def __init__(self, memory: str | os.PathLike | Memory):
+    def __init__(self, memory: str | os.PathLike[str] | Memory):
         self._link = MemoryLink(memory)
         self._own: dict[str, int] = {}
         self._held: tuple[Any, list[PastTask]] | None = None

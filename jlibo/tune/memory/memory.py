@@ -23,6 +23,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, final
 
+from jlibo.front_door import front_door
 from jlibo.printable import printable
 from jlibo.tune.memory import rows as rows
 from jlibo.tune.memory import schema as schema
@@ -90,9 +91,10 @@ class Memory(AbstractMemoryWriter):
             raise
 
     @classmethod
+    @front_door
     def open(
         cls,
-        path: str | os.PathLike | None,
+        path: str | os.PathLike[str] | None,
         *,
         space: SearchSpace,
         maximise: bool = True,
@@ -136,7 +138,8 @@ class Memory(AbstractMemoryWriter):
         return memory
 
     @classmethod
-    def open_existing(cls, path: str | os.PathLike, *, write: bool = True) -> "Memory":
+    @front_door
+    def open_existing(cls, path: str | os.PathLike[str], *, write: bool = True) -> "Memory":
         """Open an existing memory with the space and the direction that it holds.
 
         **Arguments:**
@@ -161,6 +164,7 @@ class Memory(AbstractMemoryWriter):
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @front_door
     def differences(self, *, space: SearchSpace, maximise: bool) -> list[str]:
         """Return how a space and a direction differ from the stored ones, as sentences; empty if equal."""
         sentences = space.difference(self.space, here="asked for", there="in the memory")
@@ -169,6 +173,7 @@ class Memory(AbstractMemoryWriter):
             sentences.append(f"'{asked}' is asked for, '{held}' is in the memory")
         return sentences
 
+    @front_door
     def widen(self, space: SearchSpace) -> None:
         """Replace the search space by one in which every stored trial is a configuration too.
 
@@ -237,6 +242,7 @@ class Memory(AbstractMemoryWriter):
             rows.update_task(database, task.id, budget=budget or task.budget)
             return replace(task, budget=budget or task.budget)
 
+    @front_door
     def delete_task(self, name: str) -> None:
         """Delete a task and its trials.
 
@@ -271,6 +277,6 @@ class Memory(AbstractMemoryWriter):
         return dict(params)
 
 
-def _full_path(path: str | os.PathLike | None) -> str | None:
+def _full_path(path: str | os.PathLike[str] | None) -> str | None:
     # Absolute, so that the same file is found after a change of the working directory or a fork.
     return None if path is None or path == ":memory:" else os.path.abspath(os.fsdecode(path))
