@@ -20,7 +20,8 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from jlibo.checks import check_count, check_range, check_shape, fail, is_concrete
 from jlibo.envs.base import AbstractEnv, Task
 from jlibo.features import AbstractFeatures, box_grid
-from jlibo.fields import hyper_parameter
+from jlibo.fields import ScalarLike, number
+from jlibo.front_door import check_fields, front_door
 
 MAX_DRAWS = 10_000
 """Maximum number of draws of a task's coefficients in rejection sampling."""
@@ -47,14 +48,18 @@ class SyntheticEnv(AbstractEnv):
     """The base kernels that the reward functions use."""
     candidates: Float[Array, "candidates dim"]
     candidate_features: Float[Array, "candidates features"]
-    norm_bound: Float[Array, ""] = hyper_parameter("norm_bound", above=0)
-    beta_min: Float[Array, ""] = hyper_parameter("beta_min", at_least=0)
-    noise_std: Float[Array, ""] = hyper_parameter("noise_std", at_least=0)
+    norm_bound: Float[Array, ""] = eqx.field(converter=number("norm_bound", above=0))
+    beta_min: Float[Array, ""] = eqx.field(converter=number("beta_min", at_least=0))
+    noise_std: Float[Array, ""] = eqx.field(converter=number("noise_std", at_least=0))
+
+    def __check_init__(self):
+        check_fields(self)
 
     def task(self, index, *, key):
         coef = self.coefficients(key=key)
         return Task(jnp.matmul(self.candidate_features, coef, precision=lax.Precision.HIGHEST))
 
+    @front_door
     def coefficients(self, *, key: PRNGKeyArray) -> Float[Array, " features"]:
         """Return one draw of beta*_s, uniform in the ball.
 
@@ -89,14 +94,15 @@ class SyntheticEnv(AbstractEnv):
         return jnp.where(is_too_small(coef), jnp.nan, coef)
 
     @classmethod
+    @front_door
     def draw(
         cls,
         features: AbstractFeatures,
         *,
         support_size: int = 5,
-        norm_bound: float = 10.0,
-        beta_min: float = 0.5,
-        noise_std: float = 0.1,
+        norm_bound: ScalarLike = 10.0,
+        beta_min: ScalarLike = 0.5,
+        noise_std: ScalarLike = 0.1,
         candidates: Float[Array, "candidates dim"] | None = None,
         key: PRNGKeyArray,
     ) -> "SyntheticEnv":

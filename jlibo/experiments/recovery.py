@@ -27,6 +27,7 @@ from jlibo.experiments.protocols import OFFLINE_FIELDS, AbstractProtocol, World
 from jlibo.experiments.spec import SettingError
 from jlibo.features import AbstractFeatures
 from jlibo.fields import size
+from jlibo.front_door import check_fields
 from jlibo.lifelong.offline import OfflineResult
 from jlibo.lifelong.one_task import draw_task
 from jlibo.meta import AbstractMetaLearner, RunSizes, TaskData
@@ -47,6 +48,9 @@ class Sized(eqx.Module):
     num_rows: int = eqx.field(static=True)
     num_kernels: int | None = eqx.field(static=True, default=None)
 
+    def __check_init__(self):
+        check_fields(self)
+
 
 @final
 class Recovery(AbstractProtocol):
@@ -62,7 +66,7 @@ class Recovery(AbstractProtocol):
     offline_rows: int = size("offline_rows", 64)
 
     @property
-    def horizon(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def horizon(self) -> int:
         """One action is played."""
         return 1
 

@@ -18,7 +18,8 @@ from jax.scipy.stats import norm
 from jaxtyping import Array, Float
 
 from jlibo.checks import check_count
-from jlibo.fields import hyper_parameter
+from jlibo.fields import number
+from jlibo.front_door import check_fields
 from jlibo.policies.base import AbstractPolicy
 
 
@@ -50,11 +51,12 @@ class LogExpectedImprovement(AbstractPolicy):
     ```
     """
 
-    noise_std: Float[Array, ""] = hyper_parameter("noise_std", above=0)
-    margin: Float[Array, ""] = hyper_parameter("margin", at_least=0, default=0.0)
+    noise_std: Float[Array, ""] = eqx.field(converter=number("noise_std", above=0))
+    margin: Float[Array, ""] = eqx.field(converter=number("margin", at_least=0), default=0.0)
     patience: int | None = eqx.field(static=True, default=None)
 
     def __check_init__(self):
+        check_fields(self)
         if self.patience is not None:
             check_count("patience", self.patience)
 

@@ -26,6 +26,7 @@ from jaxtyping import Array, Bool, Float
 
 from jlibo.checks import ArrayLike, fail
 from jlibo.features import AbstractFeatures, box_midpoints
+from jlibo.front_door import front_door
 from jlibo.theory import blocks
 
 Reading = Literal["proved", "printed"]
@@ -49,6 +50,7 @@ def check_reading(reading: str) -> None:
 # --- a given design -----------------------------------------------------------------------------------------
 
 
+@front_door
 def gram_constants(
     design: Float[Array, "tasks rows features"],
     *,
@@ -82,6 +84,7 @@ def gram_constants(
     return jnp.maximum(smallest.min(), 0), jnp.sqrt(between.max())
 
 
+@front_door
 def kappa_from_gram(
     c_d: Real, c_od: Real, support_size: Real, *, reading: Reading = "proved"
 ) -> Float[Array, "*any"]:
@@ -105,6 +108,7 @@ def kappa_from_gram(
     return jnp.sqrt(jnp.maximum(square, 0))
 
 
+@front_door
 def kappa_from_eigenvalue(
     design: Float[Array, "tasks rows features"],
     support_size: int,
@@ -126,6 +130,7 @@ def kappa_from_eigenvalue(
     return jnp.sqrt(jnp.maximum(smallest - slack, 0) / support_size)
 
 
+@front_door
 def kappa_lower(
     design: Float[Array, "tasks rows features"],
     support_size: int,
@@ -158,6 +163,7 @@ def check_size(design: Float[Array, "tasks rows features"], support_size: int, g
 # --- uniform exploration ------------------------------------------------------------------------------------
 
 
+@front_door
 def map_moments(
     features: AbstractFeatures, *, num_per_dim: int | None = None
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
@@ -188,6 +194,7 @@ def map_moments(
     return jnp.asarray(np.diag(second).min(), dtype), jnp.asarray(off.max(), dtype)
 
 
+@front_door
 def exploration_constants(
     num_rows: Real,
     num_features: Real,
@@ -227,6 +234,7 @@ def exploration_constants(
     return jnp.asarray(mean_square) - bound * diagonal, jnp.asarray(inner) + bound * off_diagonal
 
 
+@front_door
 def exploration_kappa(
     num_rows: Real,
     num_features: Real,
@@ -269,6 +277,7 @@ def exploration_kappa(
     return jnp.sqrt(jnp.maximum(z / size - jnp.sqrt((first + second) / rows), 0))
 
 
+@front_door
 def population_kappa(mean_square: Real, support_size: Real) -> Float[Array, "*any"]:
     """Return `sqrt(z / s*)`, the kappa of orthogonal features of mean square z on infinitely many rows.
 
@@ -280,6 +289,7 @@ def population_kappa(mean_square: Real, support_size: Real) -> Float[Array, "*an
     return jnp.sqrt(jnp.asarray(mean_square) / as_real(support_size))
 
 
+@front_door
 def exploration_slope(
     num_features: int, support_size: int, delta: float, *, kernel_bound: float = 1.0, num_designs: int = 1
 ) -> float:
@@ -293,6 +303,7 @@ def exploration_slope(
     return kernel_bound * (diagonal / support_size + off_diagonal * (7 - 1 / support_size))
 
 
+@front_door
 def exploration_rows_needed(
     num_features: int,
     support_size: int,

@@ -24,6 +24,7 @@ from jlibo.belief import posterior as gp
 from jlibo.belief.prior import Prior
 from jlibo.checks import ArrayLike, check_count, check_shape
 from jlibo.features import AbstractFeatures
+from jlibo.front_door import front_door
 from jlibo.lifelong.play import LifelongResult
 from jlibo.theory.compatibility import Real, as_real
 
@@ -31,6 +32,7 @@ GREEDY_SHARE = 0.6321205588285577
 """1 - 1/e: the greedy gain is at least this share of the largest one (Nemhauser, Wolsey & Fisher 1978)."""
 
 
+@front_door
 def information_gain_bound(
     num_steps: Real, num_features: Real, regulariser: Real, *, kernel_bound: Real = 1.0
 ) -> Float[Array, "*any"]:
@@ -93,6 +95,7 @@ class GreedyGain(eqx.Module):
         return self.gain / GREEDY_SHARE
 
 
+@front_door
 def greedy_information_gain(
     features: Float[Array, "candidates features"],
     num_steps: int,
@@ -134,6 +137,7 @@ def greedy_information_gain(
     return GreedyGain(gain, chosen)
 
 
+@front_door
 def played_information_gain(
     result: LifelongResult,
     features: AbstractFeatures,

@@ -22,10 +22,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from jlibo.checks import ArrayLike
+from jlibo.front_door import front_door
 from jlibo.theory import blocks
 from jlibo.theory.compatibility import Reading, Real, as_real, check_reading
 
 
+@front_door
 def margin(beta_min: Real, omega: Real) -> Float[Array, "*any"]:
     """Return omega-bar = min(omega, c_1 - omega), the largest error of a group norm that selects rightly.
 
@@ -35,6 +37,7 @@ def margin(beta_min: Real, omega: Real) -> Float[Array, "*any"]:
     return jnp.maximum(jnp.minimum(omega, beta_min - omega), 0)
 
 
+@front_door
 def theorem_lam(num_tasks: Real, *, beta_min: Real, omega: Real, kappa: Real) -> Float[Array, "*any"]:
     """Return the lam of Theorem 3.3, the largest for which the error bound is `margin`.
 
@@ -56,6 +59,7 @@ def theorem_lam(num_tasks: Real, *, beta_min: Real, omega: Real, kappa: Real) ->
     return margin(beta_min, omega) * jnp.asarray(kappa) ** 2 / (8 * jnp.sqrt(as_real(num_tasks)))
 
 
+@front_door
 def signal(
     num_rows: Real, *, beta_min: Real, omega: Real, kappa: Real, noise_std: Real
 ) -> Float[Array, "*any"]:
@@ -71,6 +75,7 @@ def signal(
     return strength / (32 * jnp.asarray(noise_std))
 
 
+@front_door
 def recovery_log_failure(
     num_rows: Real,
     num_tasks: Real,
@@ -93,6 +98,7 @@ def recovery_log_failure(
     return jnp.where(ratio > 1, jnp.minimum(bound, 0), 0)
 
 
+@front_door
 def recovery_probability(
     num_rows: Real,
     num_tasks: Real,
@@ -142,6 +148,7 @@ def recovery_probability(
     return jnp.abs(jnp.expm1(log_failure))  # 1 - exp(log_failure), without the sign of -0
 
 
+@front_door
 def noise_lam(
     num_rows: Real, num_tasks: Real, num_kernels: Real, *, noise_std: Real, delta: Real
 ) -> Float[Array, "*any"]:
@@ -167,6 +174,7 @@ def noise_lam(
 # --- inverted -----------------------------------------------------------------------------------------------
 
 
+@front_door
 def least_rows(*, beta_min: Real, omega: Real, kappa: Real, noise_std: Real) -> Float[Array, "*any"]:
     """Return the n above which the theorem says anything, `(32 sigma / (omega-bar kappa^2))^2`.
 
@@ -179,6 +187,7 @@ def least_rows(*, beta_min: Real, omega: Real, kappa: Real, noise_std: Real) -> 
     return (32 * jnp.asarray(noise_std) / (margin(beta_min, omega) * jnp.asarray(kappa) ** 2)) ** 2
 
 
+@front_door
 def rows_needed(
     delta: Real,
     num_tasks: Real,
@@ -197,6 +206,7 @@ def rows_needed(
     return least * _signal_needed(delta, num_tasks, num_kernels) ** 2
 
 
+@front_door
 def tasks_needed(
     delta: Real,
     num_rows: Real,
@@ -216,6 +226,7 @@ def tasks_needed(
     return jnp.where(ratio > 1, needed, jnp.inf)
 
 
+@front_door
 def smallest_beta_min(
     delta: Real, num_rows: Real, num_tasks: Real, num_kernels: Real, *, kappa: Real, noise_std: Real
 ) -> Float[Array, "*any"]:
@@ -239,6 +250,7 @@ def _log_ratio(num_kernels: Real, delta: Real) -> Float[Array, "*any"]:
 # --- a given design -----------------------------------------------------------------------------------------
 
 
+@front_door
 def design_failure(
     design: Float[Array, "tasks rows features"],
     lam: Float[ArrayLike, ""],
@@ -275,6 +287,7 @@ def design_failure(
     return jnp.where(excess > 0, jnp.minimum(bound, 1), 1)
 
 
+@front_door
 def design_recovery_probability(
     design: Float[Array, "tasks rows features"],
     *,

@@ -25,6 +25,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jlibo.checks import ArrayLike, check_shape
+from jlibo.front_door import front_door
 from jlibo.theory.compatibility import Reading, as_real, check_reading
 from jlibo.theory.federated import correct_share, vote_exponent
 from jlibo.theory.recovery import recovery_probability, signal
@@ -32,6 +33,7 @@ from jlibo.theory.recovery import recovery_probability, signal
 # --- until the kernel is found ------------------------------------------------------------------------------
 
 
+@front_door
 def failure_by_task(
     counts: Float[ArrayLike, " tasks"],
     num_kernels: Float[ArrayLike, ""],
@@ -57,6 +59,7 @@ def failure_by_task(
     return jnp.where(ratio > 1, jnp.exp(jnp.minimum(log_failure, 0)), 1)
 
 
+@front_door
 def tasks_until_recovery(
     counts: Float[ArrayLike, " tasks"],
     num_kernels: Float[ArrayLike, ""],
@@ -152,6 +155,7 @@ class RegretBound(eqx.Module):
         return {name: float(getattr(self, name)) for name in names}
 
 
+@front_door
 def lifelong_regret_bound(
     counts: Float[ArrayLike, " tasks"],
     horizon: Float[ArrayLike, ""],
@@ -209,6 +213,7 @@ def lifelong_regret_bound(
     return _bound(wrong, reached, totals[-1], totals.shape[0], horizon, norm_bound, task_regret)
 
 
+@front_door
 def federated_regret_bound(
     num_tasks: int,
     num_rows: Float[ArrayLike, ""],

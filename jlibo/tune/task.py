@@ -13,7 +13,7 @@ import itertools
 import threading
 import warnings
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, final, overload
 
 import jax
 import numpy as np
@@ -183,7 +183,13 @@ class TunerTask(AbstractTaskResults, AbstractTaskOutlook, AbstractTaskLoop):
             stacklevel=3,
         )
 
-    def ask(self, n: int | None = None) -> Any:
+    @overload
+    def ask(self, n: None = None) -> Trial: ...
+
+    @overload
+    def ask(self, n: int) -> list[Trial]: ...
+
+    def ask(self, n: int | None = None) -> Trial | list[Trial]:
         """Return the next trial, or a list of `n` different trials to be evaluated in parallel.
 
         Trials in the queue (`enqueue`), and those that an ended process left pending, come first, by number.
@@ -205,11 +211,11 @@ class TunerTask(AbstractTaskResults, AbstractTaskOutlook, AbstractTaskLoop):
         """
         check_process("ask")
         if n is None:
-            return self._claim() or self._suggest()
+            return self._next()
         check_count("n", n)
-        return [self._claim() or self._suggest() for _ in range(n)]
+        return [self._next() for _ in range(n)]
 
-    def tell(self, trial: Trial, score: float) -> None:
+    def tell(self, trial: Trial, score: float | None) -> None:
         """Store the score of a trial. It is on the disk when this returns.
 
         Telling the same score again has no effect.
@@ -284,6 +290,11 @@ class TunerTask(AbstractTaskResults, AbstractTaskOutlook, AbstractTaskLoop):
         return LoopTask(self, *parts)
 
     # --- choosing a trial -----------------------------------------------------------------------------------
+
+    def _next(self) -> Trial:
+        trial = self._claim() or self._suggest()
+        assert trial is not None  # without a limit there is always one
+        return trial
 
     def _suggest(self, most: int | None = None) -> Trial | None:
         """Add a new trial to the memory and return it; None if the task has `most` trials already."""

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from jlibo.checks import fail
+from jlibo.front_door import front_door
 from jlibo.tune.memory import finished
 from jlibo.tune.memory.records import TaskRecord, finite_score
 from jlibo.tune.memory.tables import SCORE, Table, read_results
@@ -73,6 +74,7 @@ class AbstractTaskResults(abc.ABC):
             pairs = [one[:2] for one in read_results(space, table, score=score, argument="params")]
         return finished.add_results(self._tuner.memory, self._record.id, pairs)
 
+    @front_door
     def enqueue(self, params: Mapping[str, Any], *, repeat: bool = False) -> bool:
         """Have a configuration tried before any new suggestion, in the order of these calls.
 

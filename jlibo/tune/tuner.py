@@ -23,6 +23,7 @@ from typing import Any, final
 import numpy as np
 
 from jlibo.checks import check_count, fail
+from jlibo.front_door import front_door
 from jlibo.meta import AbstractMetaLearner
 from jlibo.policies import AbstractPolicy
 from jlibo.tune.curves.rule import MedianRule, stop_trials_rule
@@ -108,10 +109,11 @@ class Tuner(AbstractTunerResults, AbstractTunerLoop):
     ```
     """
 
+    @front_door
     def __init__(
         self,
         space: SearchSpace,
-        memory: str | os.PathLike | Memory | None = None,
+        memory: str | os.PathLike[str] | Memory | None = None,
         *,
         maximise: bool | None = None,
         mode: str = "adaptive",
@@ -125,8 +127,6 @@ class Tuner(AbstractTunerResults, AbstractTunerLoop):
         direction: str | None = None,
     ):
         check_process("Tuner")
-        if not isinstance(space, SearchSpace):
-            fail("space", "a SearchSpace", type(space).__name__)
         maximise = maximise_of(maximise=maximise, maximize=maximize, direction=direction)
         self.space = space
         self.mode = mode
@@ -255,6 +255,7 @@ class Tuner(AbstractTunerResults, AbstractTunerLoop):
         }
         return plot_progress(by_task, ax, maximise=self.maximise)
 
+    @front_door
     def knowledge(self, excluding: int | None = None, *, at_once: bool = False) -> Learned:
         """Return what is learned from all tasks but `excluding`, and their number.
 

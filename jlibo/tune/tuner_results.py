@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jlibo.checks import check_count, fail
+from jlibo.front_door import front_door
 from jlibo.tune.learning import Learned
 from jlibo.tune.memory import finished
 from jlibo.tune.memory.memory import Memory, MergeReport
@@ -33,6 +34,7 @@ class AbstractTunerResults(abc.ABC):
     def knowledge(self, excluding: int | None = None, *, at_once: bool = False) -> Learned:
         """Return what is learned from all tasks but `excluding`, and their number."""
 
+    @front_door
     def add_task(
         self,
         name: str,

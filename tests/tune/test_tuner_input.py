@@ -60,7 +60,7 @@ def test_added_task_is_not_forced_exploration():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"space": {"alpha": Float(0, 1)}}, "`space` should be a SearchSpace, but got dict"),
+        ({"space": {"alpha": Float(0, 1)}}, r"`space` should be a SearchSpace, but got .* \(dict\)"),
         ({"mode": "fast"}, "`mode` should be 'adaptive' or 'paper', but got 'fast'"),
         ({"seed": -1}, "`seed` should be a whole number"),
         ({"seed": 0.5}, "`seed` should be a whole number"),

@@ -23,7 +23,7 @@ from jlibo.tune.space.space import SearchSpace
 class MemoryLink:
     """A memory, given as a path or open. A path is opened on first use."""
 
-    def __init__(self, memory: str | os.PathLike | Memory):
+    def __init__(self, memory: str | os.PathLike[str] | Memory):
         self._memory = memory if isinstance(memory, Memory) else None
         self.path = memory.path if isinstance(memory, Memory) else os.path.abspath(os.fsdecode(memory))
         self._is_ours = self._memory is None

@@ -244,15 +244,11 @@ def load_studies(past_studies: Sequence[Study | str] | None, storage: Any) -> li
     ]
 
 
-def check_sources(past_studies: Any, storage: Any) -> None:
+def check_sources(past_studies: Sequence[Study | str] | None, storage: Any) -> None:
     """Check the arguments `past_studies` and `storage` of the sampler."""
     if past_studies is None:
         return
     expected = "a list of Optuna studies, or of their names together with `storage`"
-    if isinstance(past_studies, str | Study) or not isinstance(past_studies, Sequence):
-        fail("past_studies", expected, f"{past_studies!r} ({type(past_studies).__name__})")
     for study in past_studies:
-        if not isinstance(study, str | Study):
-            fail("past_studies", expected, f"the entry {study!r} ({type(study).__name__})")
         if isinstance(study, str) and storage is None:
             fail("past_studies", expected, f"the name {study!r} without a `storage`")

@@ -46,8 +46,8 @@ class SalvageReport:
 
 
 def salvage(
-    path: str | os.PathLike,
-    new: str | os.PathLike,
+    path: str | os.PathLike[str],
+    new: str | os.PathLike[str],
     *,
     space: SearchSpace | None = None,
     maximise: bool | None = None,
