@@ -177,7 +177,14 @@ def on_lost_dask(folder: Path, address: str, scheduler: str) -> None:
     assert killed
 
 
+def alone(folder: Path) -> None:
+    """What several processes and Dask workers do, in one process."""
+    in_folder(folder / "folder")
+    in_processes(folder, "0", "1", "0")
+
+
 JOBS = {
+    "alone": alone,
     "lost": on_lost_dask,
     "devices": on_devices,
     "processes": in_processes,

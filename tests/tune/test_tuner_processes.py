@@ -11,6 +11,7 @@ import pytest
 
 from jlibo.tune import Float, SearchSpace, TrialGivenUpWarning
 from jlibo.tune.memory.memory import Memory
+from tests import forked
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and POSIX signals")
 
@@ -86,13 +87,8 @@ SCRIPT = """
 def test_ask_works_after_killed_processes(tmp_path):
     path = tmp_path / "memory.db"
     environment = os.environ | {"JAX_PLATFORMS": "cpu", "NPROC": "4"}
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(SCRIPT), str(path)],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-        env=environment,
+    done = forked.run(
+        ["-c", textwrap.dedent(SCRIPT), str(path)], capture_output=True, text=True, env=environment
     )
     assert done.returncode == 0, done.stderr
     num_told, num_left = json.loads(done.stdout.splitlines()[-1])
@@ -100,13 +96,11 @@ def test_ask_works_after_killed_processes(tmp_path):
     assert os.listdir(tmp_path) == ["memory.db"]
 
 
-def run_script(script, *args, timeout=120):
-    done = subprocess.run(
-        [sys.executable, "-W", "always", "-c", textwrap.dedent(script), *map(str, args)],
+def run_script(script, *args):
+    done = forked.run(
+        ["-W", "always", "-c", textwrap.dedent(script), *map(str, args)],
         capture_output=True,
         text=True,
-        timeout=timeout,
-        check=False,
         env=os.environ | {"JAX_PLATFORMS": "cpu", "NPROC": "4"},
     )
     assert done.returncode == 0, done.stderr
