@@ -74,7 +74,6 @@ class Outlook(eqx.Module):
     """Standard deviation of f over the space, as the prior expects it."""
 
 
-@eqx.filter_jit
 def outlook(
     noise_std: Float[Array, ""],
     scaling: Standardise,
@@ -101,7 +100,18 @@ class Look(NamedTuple):
     """Features of the recommended trial."""
 
 
-def look(noise_std, scaling, knowledge, features, rows, tried, choices, log_units) -> Look:
+@eqx.filter_jit
+def look(
+    noise_std: Float[Array, ""],
+    scaling: Standardise,
+    knowledge: Knowledge,
+    features: AbstractFeatures,
+    rows: OwnRows | OwnTrials,
+    tried: Tried,
+    choices: Choices,
+    log_units: Float[Any, ""],
+) -> Look:
+    """Return the outlook and what it was computed from. One program, for `outlook` and `insight`."""
     told = rows.with_features(features) if isinstance(rows, OwnRows) else rows
     told = eqx.tree_at(lambda trials: trials.pending, told, jnp.zeros_like(told.pending))
     points, values = features(tried.points), choices.values(features)

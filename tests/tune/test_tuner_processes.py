@@ -66,7 +66,8 @@ SCRIPT = """
         while (line := told.readline()) != "done\\n":
             trial_id, score = line.split()
             acknowledged[int(trial_id)] = float(score)
-        with jlibo.Tuner(SPACE, memory=path) as tuner, tuner.task("iris", budget=1000) as task:
+        sizes = {"num_basis": 2, "num_pair_basis": 1}
+        with jlibo.Tuner(SPACE, memory=path, sizes=sizes) as tuner, tuner.task("iris", budget=1000) as task:
             scores = {trial.id: trial.score for trial in task.trials}
             assert all(scores[trial_id] == score for trial_id, score in acknowledged.items())
             pending = [trial for trial in tuner.memory.all_trials() if trial.state == "pending"]
