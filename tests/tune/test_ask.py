@@ -22,9 +22,8 @@ from jlibo.tune.memory.memory import Memory
 from jlibo.tune.memory.records import TrialRecord
 from jlibo.tune.model import make_model
 from tests.contracts.table import OneOf
+from tests.tune.problem import SIZES, SPACE
 
-SPACE = SearchSpace(alpha=Float(0, 1), beta=Float(1e-3, 1e3, log=True))
-SIZES = {"num_basis": 3, "num_pair_basis": 2}
 CONFIGS = [SPACE.from_unit(point) for point in SPACE.sample_unit(24, rng=np.random.default_rng(0))]
 POINTS = np.asarray([SPACE.to_unit(params) for params in CONFIGS])
 NUM_TASKS, HORIZON, SEED = 3, 8, 3
