@@ -69,7 +69,7 @@ def insight(
 ) -> Insight:
     """Return everything that an explanation shows.
 
-    **Arguments:** those of `outlook` and
+    **Arguments:** those of `look` and
 
     - `policy`: chooses the simulated trials.
     - `present`: which of the fixed candidates are no padding; they stand for the whole space.

@@ -74,20 +74,6 @@ class Outlook(eqx.Module):
     """Standard deviation of f over the space, as the prior expects it."""
 
 
-def outlook(
-    noise_std: Float[Array, ""],
-    scaling: Standardise,
-    knowledge: Knowledge,
-    features: AbstractFeatures,
-    rows: OwnRows | OwnTrials,
-    tried: Tried,
-    choices: Choices,
-    log_units: Float[Any, ""],
-) -> Outlook:
-    """Return the recommended trial and the expected gain of one more trial."""
-    return look(noise_std, scaling, knowledge, features, rows, tried, choices, log_units).outlook
-
-
 @final
 class Look(NamedTuple):
     """The outlook, and what it was computed from."""
@@ -125,6 +111,11 @@ def look(
     gain = _gains(state, units, values - best)
     gain = jnp.where(choices.available, gain, 0).max() * units.scale
     return Look(Outlook(index, means[index], stds[index], gain, units.scale), state, units, values, best)
+
+
+def outlook(*inputs: Any) -> Outlook:
+    """Return the recommended trial and the expected gain of one more trial, given the inputs of `look`."""
+    return look(*inputs).outlook
 
 
 def _gains(
