@@ -13,7 +13,7 @@ from jlibo.tune import Categorical, Defaults, Memory, SearchSpace, portfolio
 from jlibo.tune.arrays import scored_trials
 from jlibo.tune.model import make_model
 from jlibo.tune.portfolio import greedy
-from tests.tune.problem import CONFIGS, SPACE, make_tuner, score, teach
+from tests.tune.problem import CONFIGS, SPACE, score, teach
 
 LOW, HIGH = -2.0, 2.0
 
@@ -24,7 +24,7 @@ def worth(params, tasks):
 
 
 def taught(peaks, configs=CONFIGS[:20], **options):
-    tuner = make_tuner(**options)
+    tuner = jlibo.Tuner(SPACE, **options)
     for number, peak in enumerate(peaks):
         tuner.add_task(f"past {number}", configs, [score(params, peak) for params in configs])
     return tuner
@@ -60,7 +60,7 @@ def test_every_task_counts_alike():
     """The scale of a task's scores does not matter, neither does the direction."""
     peaks = [LOW, HIGH, LOW + 0.2, HIGH - 0.2]
     plain = taught(peaks, candidates=CONFIGS).defaults(3)
-    scaled = make_tuner(candidates=CONFIGS, maximise=False)
+    scaled = jlibo.Tuner(SPACE, candidates=CONFIGS, maximise=False)
     for number, peak in enumerate(peaks):
         factor = 2.0 ** (20 * number - 30)
         scaled.add_task(f"{number}", CONFIGS[:20], [-factor * score(one, peak) for one in CONFIGS[:20]])
@@ -82,7 +82,7 @@ def test_prints_as_code():
 
 
 def test_no_past_and_few_configurations():
-    empty = make_tuner()
+    empty = jlibo.Tuner(SPACE)
     assert empty.defaults(3) == [] and str(empty.defaults(3)) == "defaults = []"
     empty.add_task("one score", CONFIGS[:1], [1.0])
     empty.add_task("failed", CONFIGS[:3], [None] * 3)
@@ -106,7 +106,7 @@ def test_only_what_the_tuner_would_suggest():
 
 def test_failed_configuration_is_of_no_use_in_its_task():
     configs = CONFIGS[:20]
-    tuner = make_tuner(candidates=CONFIGS)
+    tuner = jlibo.Tuner(SPACE, candidates=CONFIGS)
     teach(tuner, 2)
     (best,) = tuner.defaults(1)
     assert score(best) > 0.95
