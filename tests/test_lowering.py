@@ -364,8 +364,8 @@ ENTRIES: dict[str, Callable[[], Entry]] = {
         (floats(4, 1), *TRIALS[1:], floats(8, NUM_FEATURES), floats(2, 1), KEY),
         ("_best_candidates",),
     ),
-    "tuner outlook": lambda: Entry(partial(tuner_insight, is_whole=False), INSIGHT_SHAPES, ("outlook",)),
-    "tuner insight": lambda: Entry(tuner_insight, INSIGHT_SHAPES, ("insight",)),
+    "tuner outlook": lambda: Entry(partial(tuner_insight, is_whole=False), INSIGHT_SHAPES, ("look",)),
+    "tuner insight": lambda: Entry(tuner_insight, INSIGHT_SHAPES, ("_simulated", "_similar")),
     "tuner defaults": lambda: Entry(
         tuner_defaults,
         (

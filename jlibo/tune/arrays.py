@@ -383,4 +383,4 @@ def feature_values(features: AbstractFeatures, points: np.ndarray) -> Float[np.n
     count = len(points)
     places = np.zeros((padded(count, LEAST_TRIALS), points.shape[-1]))
     places[:count] = points
-    return np.asarray(features(jnp.asarray(places, jnp.result_type(float)))[:count], np.float64)
+    return np.asarray(features(jnp.asarray(places, jnp.result_type(float))), np.float64)[:count]
