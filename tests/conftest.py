@@ -45,6 +45,7 @@ jax.config.update("jax_platforms", os.environ["JAX_PLATFORMS"])  # also if a plu
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_compilation_cache_dir", None)  # overrides the environment variable
 jax.config.update("jax_numpy_dtype_promotion", "standard")  # third parties need it; see `strict_promotion`
+jax.config.update("jax_traceback_in_locations_limit", 0)  # programs are lowered faster without line numbers
 
 # Tracing makes many long-lived objects, which the default thresholds visit again and again.
 gc.collect()
@@ -62,7 +63,10 @@ hypothesis.settings.register_profile("thorough", hypothesis.settings.get_profile
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
-MEMORY_LIMIT = 1_500_000_000  # bytes of a worker, above which compiled programs are dropped
+# Bytes of a worker above which compiled programs are dropped: after a module, which starts with fixtures of its
+# own, and after any test. One test adds at most a few hundred megabytes.
+MODULE_MEMORY_LIMIT = 1_500_000_000
+TEST_MEMORY_LIMIT = 2_000_000_000
 
 
 LONG_FILES = (
@@ -145,19 +149,29 @@ def _resident_bytes() -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _bounded_memory() -> Iterator[None]:
-    """Drop compiled programs between modules once they take much memory.
+def _bound_memory(limit: int) -> None:
+    """Drop compiled programs if this process has more resident memory than `limit` bytes.
 
     jax keeps every compiled program for the life of the process. A whole suite of them takes gigabytes and
     more memory mappings than Linux allows a process (65,530), after which the compiler crashes.
     """
-    yield
-    if _resident_bytes() > MEMORY_LIMIT:
+    if _resident_bytes() > limit:
         jax.clear_caches()
         gc.collect()
         if hasattr(ctypes.CDLL(None), "malloc_trim"):  # glibc keeps freed memory otherwise
             ctypes.CDLL(None).malloc_trim(0)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _bounded_memory_after_modules() -> Iterator[None]:
+    yield
+    _bound_memory(MODULE_MEMORY_LIMIT)
+
+
+@pytest.fixture(autouse=True)
+def _bounded_memory_after_tests() -> Iterator[None]:
+    yield
+    _bound_memory(TEST_MEMORY_LIMIT)
 
 
 @pytest.fixture
