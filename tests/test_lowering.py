@@ -23,7 +23,7 @@ from jlibo import theory
 from jlibo.belief import posterior as gp
 from jlibo.belief.moments import Moments
 from jlibo.belief.prior import semidefinite_cholesky
-from jlibo.experiments import find
+from jlibo.experiments import find, recovery
 from jlibo.experiments.run import ExperimentRun
 from jlibo.lifelong.loop import run_agents
 from jlibo.meta import RunSizes, TaskData
@@ -182,6 +182,10 @@ def coverage(data):
     return theory.measure_coverage(env, FEATURES, POLICIES["GPUCB"], agents, coef_norm=1.0, **sizes)
 
 
+def exploration_rows(data):
+    return recovery.exploration_rows(make_env(data), FEATURES, NUM_TASKS, HORIZON, key_of(data))
+
+
 def of_experiment(name, covers=()):
     experiment = find(name)
     run_fn = ExperimentRun(experiment, ("regret", "support", "true_support"))
@@ -322,6 +326,7 @@ ENTRIES: dict[str, Callable[[], Entry]] = {
     "run_lifelong, functions": lambda: Entry(function_run, (KEY,)),
     "experiment lifelong-cosine": partial(of_experiment, "lifelong-cosine"),
     "experiment offline-cosine": partial(of_experiment, "offline-cosine", covers=("_learn_and_play",)),
+    "exploration_rows": lambda: Entry(exploration_rows, (KEY,), ("_exploration_places",)),
     "measure_coverage": lambda: Entry(coverage, (KEY,), ("_cover",)),
     "kappa_search": lambda: Entry(
         lambda design, mask, data: theory.kappa_search(
