@@ -26,7 +26,7 @@ if importlib.metadata.version("jaxlib").startswith("0.10."):  # an unknown flag 
     QUICK_COMPILATION += " --xla_disable_hlo_passes=hlo-verifier,simplify-while-loops"
     QUICK_COMPILATION += ",while-loop-invariant-code-motion,while-loop-constant-sinking"
 os.environ.setdefault("XLA_FLAGS", QUICK_COMPILATION)
-os.environ.setdefault("NUMBA_OPT", "1")  # skglm, a peer of the solver, is compiled by numba when it is used
+os.environ.setdefault("NUMBA_OPT", "1")  # skglm, a peer of the solver, is compiled by numba in slow tests
 
 # A suite started in the background ignores SIGINT, which the processes started by tests would inherit.
 if (

@@ -182,6 +182,22 @@ def coverage(data):
     return theory.measure_coverage(env, FEATURES, POLICIES["GPUCB"], agents, coef_norm=1.0, **sizes)
 
 
+def theory_of_designs(design, mask, kappa):
+    rest = dict(beta_min=0.5, omega=0.2, noise_std=0.1)
+    probability = theory.design_recovery_probability(design, kappa=kappa, mask=mask, **rest)
+    return theory.kappa_lower(design, 2, mask=mask), probability
+
+
+def theory_of_counts(counts, kappa):
+    rest = dict(beta_min=0.5, omega=0.2, kappa=kappa, noise_std=0.1, norm_bound=1.0, delta=0.1)
+    return theory.lifelong_regret_bound(counts, 20, 5, task_regret=3.0, method="sum", **rest)
+
+
+def gains(rows):
+    prior = jlibo.full_prior(GROUPS, jnp.float32)
+    return theory.information_gain(rows, 0.1, prior), theory.greedy_information_gain(rows, 3, 0.1, prior)
+
+
 def exploration_rows(data):
     return recovery.exploration_rows(make_env(data), FEATURES, NUM_TASKS, HORIZON, key_of(data))
 
@@ -326,6 +342,17 @@ ENTRIES: dict[str, Callable[[], Entry]] = {
     "run_lifelong, functions": lambda: Entry(function_run, (KEY,)),
     "experiment lifelong-cosine": partial(of_experiment, "lifelong-cosine"),
     "experiment offline-cosine": partial(of_experiment, "offline-cosine", covers=("_learn_and_play",)),
+    "theory of designs": lambda: Entry(
+        theory_of_designs,
+        (floats(2, 4, NUM_FEATURES), booleans(2, 4), floats()),
+        ("_gram_constants", "_kappa_from_eigenvalue", "_failure"),
+    ),
+    "theory of counts": lambda: Entry(
+        theory_of_counts, (floats(NUM_TASKS), floats()), ("_failures", "_first_right")
+    ),
+    "information gain": lambda: Entry(
+        gains, (floats(7, NUM_FEATURES),), ("_information_gain", "_greedy_gain")
+    ),
     "exploration_rows": lambda: Entry(exploration_rows, (KEY,), ("_exploration_places",)),
     "measure_coverage": lambda: Entry(coverage, (KEY,), ("_cover",)),
     "kappa_search": lambda: Entry(
