@@ -63,8 +63,8 @@ hypothesis.settings.register_profile("thorough", hypothesis.settings.get_profile
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
-# Bytes of a worker above which compiled programs are dropped: after a module, which starts with fixtures of its
-# own, and after any test. One test adds at most a few hundred megabytes.
+# Bytes of a worker above which compiled programs are dropped: after a module, which starts with fixtures of
+# its own, and after any test. One test adds at most a few hundred megabytes.
 MODULE_MEMORY_LIMIT = 1_500_000_000
 TEST_MEMORY_LIMIT = 2_000_000_000
 

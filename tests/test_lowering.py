@@ -316,10 +316,10 @@ ENTRIES: dict[str, Callable[[], Entry]] = {
         lambda design, targets, lam, **rest: jlibo.lambda_max(design, targets, **rest)
     )._replace(covers=("_lambda_max",)),
     "features": lambda: Entry(FEATURES, (floats(2, 7, 1),), ("_evaluate_batch",)),
-    "max_kernel_diagonal": lambda: Entry(
-        lambda points: importlib.import_module("jlibo.features.bounds")._max_diagonal(FEATURES, points),
-        (floats(7, 1),),
-        ("_max_diagonal",),
+    "normalise": lambda: Entry(
+        lambda data: jlibo.normalise(FEATURES, num_points=7, key=key_of(data)).scales,
+        (KEY,),
+        ("_max_diagonal", "_scales"),
     ),
     "semidefinite_cholesky": lambda: Entry(
         semidefinite_cholesky, (floats(NUM_FEATURES, NUM_FEATURES),), ("semidefinite_cholesky",)
@@ -337,7 +337,9 @@ ENTRIES: dict[str, Callable[[], Entry]] = {
         jax.vmap(partial(lifelong, ("MetaKGL", "FederatedMetaKGL"))),
         (jax.ShapeDtypeStruct((4, 2), jnp.uint32),),
     ),
-    "run_agents, without repeats": lambda: Entry(partial(lifelong, ("MetaKGL",), repeats=False), (KEY,)),
+    "run_agents, without repeats": lambda: Entry(
+        partial(lifelong, ("MetaKGL",), repeats=False), (KEY,), ("_draw_coefficients", "_draw_support")
+    ),
     "run_lifelong, a table": lambda: Entry(table_run, (floats(NUM_TASKS, 9), KEY)),
     "run_lifelong, functions": lambda: Entry(function_run, (KEY,)),
     "experiment lifelong-cosine": partial(of_experiment, "lifelong-cosine"),
@@ -350,6 +352,7 @@ ENTRIES: dict[str, Callable[[], Entry]] = {
     "theory of counts": lambda: Entry(
         theory_of_counts, (floats(NUM_TASKS), floats()), ("_failures", "_first_right")
     ),
+    "exact vote": lambda: Entry(theory.exact_vote_probability, (floats(4), floats()), ("_tail",)),
     "information gain": lambda: Entry(
         gains, (floats(7, NUM_FEATURES),), ("_information_gain", "_greedy_gain")
     ),

@@ -31,12 +31,16 @@ def with_agents(name, agents):
 
 @pytest.fixture(scope="module")
 def recovery():
-    return run_experiment(with_agents("theory-recovery", ["n=2", "n=4", "n=8"]).changed(RECOVERY), num_seeds=3)
+    return run_experiment(
+        with_agents("theory-recovery", ["n=2", "n=4", "n=8"]).changed(RECOVERY), num_seeds=3
+    )
 
 
 @pytest.fixture(scope="module")
 def kernels():
-    return run_experiment(with_agents("theory-kernels", ["p=50", "p=200", "p=800"]).changed(KERNELS), num_seeds=2)
+    return run_experiment(
+        with_agents("theory-kernels", ["p=50", "p=200", "p=800"]).changed(KERNELS), num_seeds=2
+    )
 
 
 @pytest.fixture(scope="module")

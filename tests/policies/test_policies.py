@@ -145,7 +145,9 @@ def test_log_expected_improvement_is_strictly_increasing(dtype):
     ratios = jnp.asarray(np.linspace(-60, 5, 4001), dtype)
     assert (np.diff(jitted_log_gain(ratios)) > 0).all()
     assert np.isfinite(jitted_log_gain(jnp.asarray([-1e6, 1e6], dtype))).all()
-    slopes = jax.jit(jax.vmap(jax.grad(log_gain)))(jnp.asarray([-100.0, -1.0, 0.0, 1.0, 13.0, 14.0, 50.0], dtype))
+    slopes = jax.jit(jax.vmap(jax.grad(log_gain)))(
+        jnp.asarray([-100.0, -1.0, 0.0, 1.0, 13.0, 14.0, 50.0], dtype)
+    )
     assert np.isfinite(slopes).all() and (slopes > 0).all()
 
 

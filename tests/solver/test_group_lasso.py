@@ -35,7 +35,7 @@ def some_ratio_is_quick(seed):
     return pytest.param(seed, marks=() if is_quick else pytest.mark.slow)
 
 
-every_ratio = pytest.mark.parametrize("seed", map(some_ratio_is_quick, range(len(RATIOS))))
+every_ratio = pytest.mark.parametrize("seed", [some_ratio_is_quick(seed) for seed in range(len(RATIOS))])
 
 
 def check_objective(name, seed, solvers):
