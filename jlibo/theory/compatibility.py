@@ -133,7 +133,7 @@ def kappa_from_eigenvalue(
 
 @jax.jit
 def _kappa_from_eigenvalue(
-    grams: Float[Array, "tasks features features"], support_size: Int[ArrayLike, ""]
+    grams: Float[Array, "tasks features features"], support_size: int | Int[Array, ""]
 ) -> Float[Array, ""]:
     smallest = jnp.linalg.eigvalsh(grams)[:, 0].min()
     # The eigenvalue of a singular matrix is round-off: a bound must not be positive because of it.

@@ -375,9 +375,9 @@ def test_every_learner_of_the_library_is_in_the_table():
     assert {type(make()) for make in EVERY_LEARNER.values()} == of_library - {AbstractMetaLearner}
 
 
-# Each program takes a second to compile. Without free groups, `tests/contracts` has every learner: there `learn`
-# equals `update` too. The rows of exploration and of all data are made by one function, so that each learner is
-# quick with one of them.
+# Each program takes a second to compile. Without free groups, `tests/contracts` has every learner: there
+# `learn` equals `update` too. The rows of exploration and of all data are made by one function, so that each
+# learner is quick with one of them.
 FREE_GROUPS = (4,)
 SLOW = {
     "MetaKGL, lam / sqrt(s)",
