@@ -8,7 +8,8 @@ TUNERS_VENV ?= .venv-tuners
 GPJAX_VENV ?= .venv-gpjax
 RAY_VENV ?= .venv-ray
 PYTHONS ?= 3.11 3.12 3.13
-PYTEST_ARGS ?= -n 2 --dist loadfile
+# Without the last option the file with most tests comes first, not the longest one (tests/conftest.py).
+PYTEST_ARGS ?= -n 2 --dist loadfile --no-loadscope-reorder
 DEMO_ARGS ?= reproduce lifelong-cosine --seeds 20 --out out
 BENCH_ARGS ?=
 AUTOML_ARGS ?=
