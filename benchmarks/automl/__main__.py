@@ -20,6 +20,9 @@ learns from its own trials on the tasks before; in `random` it is given random t
 
 As a control, the same tasks are made unrelated (`problem.draw_unrelated`) and tuned by `gp-ei` and `adaptive`
 in the regime `own`. The report is printed and written to `report.md` in the folder `--out`, with the figures.
+
+Runs of methods that are not jlibo's are stored in `--out`/runs and used again as long as all that they depend
+on is the same (`store`). A second run with the same settings therefore computes jlibo's part alone.
 """
 
 import argparse
@@ -37,6 +40,7 @@ from benchmarks import harness
 from benchmarks.automl import agents, empirical_gp, portfolio, regimes, report, tables, workers
 from benchmarks.automl.problem import Problem, draw_unrelated, random_regret, thin
 from benchmarks.automl.regimes import Regime
+from benchmarks.automl.store import Store, source_digest
 from benchmarks.automl.study import Study
 
 PEERS = ("optuna-tpe", "optuna-gp", "botorch")
@@ -46,7 +50,8 @@ LOCAL = {
     "portfolio-complete": portfolio.CompletePortfolio,
     "empirical-gp": empirical_gp.EmpiricalGP,
 }
-"""Methods that run one task after another in this process."""
+"""Methods that run one task after another in this process, implemented in this folder."""
+LOCAL_PACKAGES = ("numpy", "jax", "jaxlib", "optax")
 SLOW = ("empirical-gp", "rgpe")
 """Methods that run on the first `--slow-orders` orders only."""
 METHODS = ("random", *AGENTS, *LOCAL, "rgpe", *PEERS)
@@ -135,17 +140,25 @@ class Bench:
                 print(f"{name}: left out on {self.problem.name}, whose tasks have their own configurations")
                 continue
             regime = self._few(study.regime, name)
-            with _bar(f"{name}, {regime.name}", regime.tasks.size) as advance_to:
-                start, done = time.perf_counter(), iter(range(1, regime.tasks.size + 1))
-                runs = regimes.play(
-                    make(self.problem, self.budget),
-                    regime,
-                    budget=self.budget,
-                    seed=self.seed,
-                    advance=lambda advance_to=advance_to, done=done: advance_to(next(done)),
-                )
-            self.seconds[f"{name}, {regime.name}"] = time.perf_counter() - start
-            study.add_groups(name, runs)
+            store = Store(
+                self.workers.folder,
+                name,
+                (*regime.tasks.shape, self.budget),
+                packages=LOCAL_PACKAGES,
+                source=source_digest([make.__module__]),
+                **regime.identity(),
+                **self.workers.settings,
+            )
+            with _bar(f"{name}, {regime.name}", regime.num_groups) as advance_to:
+                method = make(self.problem, self.budget)
+                for group in store.missing():
+                    start = time.perf_counter()
+                    runs = regimes.play(method, regime, group, budget=self.budget, seed=self.seed)
+                    store.put(group, runs, time.perf_counter() - start)
+                    store.save()
+                    advance_to(group + 1)
+            self.seconds[f"{name}, {regime.name}"] = float(store.seconds.sum())
+            study.add_groups(name, store.runs)
 
 
 class _bar:
@@ -178,9 +191,12 @@ def read_problems(arguments: argparse.Namespace) -> list[Problem]:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise tables.TableError(f"two tables have the name {twice[0]}; rename one of the files")
-    sizes = dict(num_tasks=arguments.tasks, skip_tasks=arguments.skip_tasks)
-    sizes |= dict(num_configs=arguments.configs, seed=arguments.seed)
-    return [thin(problem, **sizes) for problem in problems]
+    sizes = dict(num_tasks=arguments.tasks, num_configs=arguments.configs, seed=arguments.seed)
+    # A table of few tasks keeps half of them.
+    return [
+        thin(problem, skip_tasks=min(arguments.skip_tasks, problem.num_tasks // 2), **sizes)
+        for problem in problems
+    ]
 
 
 def choose_methods(arguments: argparse.Namespace) -> list[str]:
@@ -213,7 +229,8 @@ def read_arguments(words: list[str] | None = None) -> argparse.Namespace:
         type=int,
         default=0,
         metavar="N",
-        help="leave out the first N tasks of that draw, on which settings were chosen (%(default)s)",
+        help="leave out the first N tasks of that draw, on which settings were chosen, but at most half of "
+        "the tasks of a table (%(default)s)",
     )
     parser.add_argument("--methods", nargs="+", choices=METHODS, metavar="NAME", help=", ".join(METHODS))
     parser.add_argument("--regimes", nargs="+", choices=regimes.REGIMES, default=list(regimes.REGIMES))
