@@ -21,14 +21,15 @@ learns from its own trials on the tasks before; in `random` it is given random t
 As a control, the same tasks are made unrelated (`problem.draw_unrelated`) and tuned by `gp-ei` and `adaptive`
 in the regime `own`. The report is printed and written to `report.md` in the folder `--out`, with the figures.
 
-Runs of methods that are not jlibo's are stored in `--out`/runs and used again as long as all that they depend
-on is the same (`store`). A second run with the same settings therefore computes jlibo's part alone.
+All runs are stored in `--out`/runs and used again as long as everything that they depend on is the same
+(`store`). After a change of jlibo's source only jlibo's part is computed.
 """
 
 import argparse
 import dataclasses
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 os.environ.setdefault("NPROC", str(max(4, os.cpu_count() or 1)))  # a smaller pool can deadlock jax on CPU
@@ -40,7 +41,7 @@ from benchmarks import harness
 from benchmarks.automl import agents, empirical_gp, portfolio, regimes, report, tables, workers
 from benchmarks.automl.problem import Problem, draw_unrelated, random_regret, thin
 from benchmarks.automl.regimes import Regime
-from benchmarks.automl.store import Store, source_digest
+from benchmarks.automl.store import Store, source_digest, source_of_jlibo
 from benchmarks.automl.study import Study
 
 PEERS = ("optuna-tpe", "optuna-gp", "botorch")
@@ -118,19 +119,39 @@ class Bench:
             chosen = [name for name in (without, mode) if name in self.methods]
             if not chosen or (points is not None and mode != "adaptive"):
                 continue
-            settings = dict(chosen=chosen, budget=self.budget, seed=self.seed)
-            total = regime.num_groups if regime.name == "random" else self.problem.num_tasks
-            with _bar(f"{' and '.join(chosen)}, {regime.name}", total) as advance_to:
-                start = time.perf_counter()
-                if regime.name == "random":
-                    runs = agents.play_random(mode, self.problem, regime, progress_fn=advance_to, **settings)
-                else:
-                    runs = agents.play_own(
-                        mode, self.problem, regime, points=points, progress_fn=advance_to, **settings
-                    )
-            self.seconds[f"{' and '.join(chosen)}, {regime.name}"] = time.perf_counter() - start
-            for name in chosen:
-                study.add_groups(name, runs[name])
+            stores = {name: self._store(name, regime, source_of_jlibo(), agents.PACKAGES) for name in chosen}
+            if any(store.missing() for store in stores.values()):
+                runs, seconds = self._play_agents(mode, chosen, regime, points)
+                for name, store in stores.items():
+                    for group in range(regime.num_groups):
+                        store.put(group, runs[name][group], seconds / len(chosen) / regime.num_groups)
+                    store.save()
+            total = sum(float(store.seconds.sum()) for store in stores.values())
+            self.seconds[f"{' and '.join(chosen)}, {regime.name}"] = total
+            for name, store in stores.items():
+                study.add_groups(name, store.runs)
+
+    def _play_agents(
+        self, mode: str, chosen: list[str], regime: Regime, points: np.ndarray | None
+    ) -> tuple[dict[str, np.ndarray], float]:
+        """Return the runs of agents that share a policy, by name, and the seconds of all of them."""
+        settings = dict(chosen=chosen, budget=self.budget, seed=self.seed)
+        total = regime.num_groups if regime.name == "random" else self.problem.num_tasks
+        with _bar(f"{' and '.join(chosen)}, {regime.name}", total) as advance_to:
+            start = time.perf_counter()
+            if regime.name == "random":
+                runs = agents.play_random(mode, self.problem, regime, progress_fn=advance_to, **settings)
+            else:
+                runs = agents.play_own(
+                    mode, self.problem, regime, points=points, progress_fn=advance_to, **settings
+                )
+        return runs, time.perf_counter() - start
+
+    def _store(self, method: str, regime: Regime, source: str, packages: Sequence[str]) -> Store:
+        """Return the stored runs of a method on the groups of a regime."""
+        shape = (*regime.tasks.shape, self.budget)
+        identity = regime.identity() | self.workers.settings
+        return Store(self.workers.folder, method, shape, packages=packages, source=source, **identity)
 
     def _add_local(self, study: Study) -> None:
         for name, make in LOCAL.items():
@@ -140,15 +161,7 @@ class Bench:
                 print(f"{name}: left out on {self.problem.name}, whose tasks have their own configurations")
                 continue
             regime = self._few(study.regime, name)
-            store = Store(
-                self.workers.folder,
-                name,
-                (*regime.tasks.shape, self.budget),
-                packages=LOCAL_PACKAGES,
-                source=source_digest([make.__module__]),
-                **regime.identity(),
-                **self.workers.settings,
-            )
+            store = self._store(name, regime, source_digest([make.__module__]), LOCAL_PACKAGES)
             with _bar(f"{name}, {regime.name}", regime.num_groups) as advance_to:
                 method = make(self.problem, self.budget)
                 for group in store.missing():

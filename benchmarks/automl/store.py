@@ -1,13 +1,14 @@
-"""Runs of methods that do not depend on jlibo's model, stored in files.
+"""Runs of all methods, stored in files.
 
 A file belongs to one method and to everything that its runs depend on: the table (by digest), the settings,
-the versions of the packages that the method uses, and, for a method that is implemented in this folder, the
-source of its modules. A killed benchmark is resumed, and jlibo's part can be run again alone.
+the versions of the packages that the method uses, and the source of the method: of its modules in this
+folder, or of the whole package for jlibo's agents. A killed benchmark is resumed, and after a change of
+jlibo only jlibo's part is computed.
 
-| job     | methods                   | what it computes                                         |
-|---------|---------------------------|----------------------------------------------------------|
-| a task  | the peers                 | one run of a task, from a seed, which serves every group |
-| a group | `rgpe`, the local methods | all runs of one order or draw, one task after another    |
+| job     | methods                        | what it computes                                         |
+|---------|--------------------------------|----------------------------------------------------------|
+| a task  | the peers                      | one run of a task, from a seed, which serves every group |
+| a group | all others but `random`        | all runs of one order or draw, one task after another    |
 """
 
 import hashlib
@@ -20,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+import jlibo
 from benchmarks import harness
 
 FORMAT = 2
@@ -65,6 +67,16 @@ class Store:
                 key=np.array(self.key),
             )
         part.replace(self.path)
+
+
+def source_of_jlibo() -> str:
+    """Return a hash of the source of jlibo and of its agents in this benchmark."""
+    folder = Path(jlibo.__file__).parent
+    files = [*sorted(folder.rglob("*.py")), Path(__file__).with_name("agents.py")]
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(str(file.relative_to(file.parents[1])).encode() + file.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def source_digest(modules: Iterable[str]) -> str:
