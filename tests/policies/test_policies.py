@@ -27,6 +27,8 @@ from jlibo import (
     full_prior,
 )
 from jlibo.belief import posterior as gp
+from jlibo.belief.belief import in_units, observe, start
+from jlibo.belief.moments import Units
 from jlibo.policies.log_expected_improvement import log_gain
 from tests import reference
 from tests.policies.cases import KEY, POLICIES, OneScore, close
@@ -281,3 +283,35 @@ def test_patience_draws_every_second_point_after_observations_without_a_new_best
     assert draws == [False, False, False, True, False, True, False, False]
     with pytest.raises(ValueError, match="patience"):
         LogExpectedImprovement(0.1, patience=0)
+
+
+def test_patience_asks_the_last_component_and_draws_in_turn():
+    features = jlibo.Cosine(5)
+    phi = features(jlibo.box_grid(features, 30))
+    wide = jlibo.full_prior(features.groups)
+    learned = jlibo.Prior(jnp.arange(5.0), 0.1 * wide.covariance)
+    policy, plain = LogExpectedImprovement(0.1, patience=1), LogExpectedImprovement(0.1)
+    keys = jax.random.split(jax.random.key(0), 2)
+
+    def turns(weights):
+        running = start(jlibo.mixture([learned, wide], weights), phi, 0.1, 1)
+        found = []
+        for place in range(7):
+            # The first reward is the best one. It does not distinguish the components.
+            running = observe(running, 4 * place, jnp.asarray(5.0 - place))
+            units = Units(jnp.zeros(2), jnp.ones(2))
+            belief = in_units(eqx.tree_at(lambda r: r.products, running, 0 * running.products), units)
+            scores = [np.asarray(policy.scores(belief, key=key)) for key in keys]
+            if not np.array_equal(*scores):
+                found.append("draw")
+            elif np.array_equal(scores[0], plain.scores(belief, key=keys[0])):
+                found.append("mixture")
+            else:
+                np.testing.assert_array_equal(scores[0], plain.scores(belief.wide, key=keys[0]))
+                found.append("wide")
+        return found
+
+    rest = ["mixture", "draw", "mixture"]
+    assert turns([0.999, 0.001]) == ["mixture", "wide", *rest, "wide", "mixture"]
+    # Without trust in the past, the turn of the last component is a draw.
+    assert turns([0.0, 1.0]) == ["mixture", "draw", *rest, "draw", "mixture"]
