@@ -211,9 +211,9 @@ class TunerTask(AbstractTaskResults, AbstractTaskOutlook, AbstractTaskLoop):
         """
         check_process("ask")
         if n is None:
-            return self._next()
+            return self._ask_one()
         check_count("n", n)
-        return [self._next() for _ in range(n)]
+        return [self._ask_one() for _ in range(n)]
 
     def tell(self, trial: Trial, score: float | None) -> None:
         """Store the score of a trial. It is on the disk when this returns.
@@ -291,7 +291,7 @@ class TunerTask(AbstractTaskResults, AbstractTaskOutlook, AbstractTaskLoop):
 
     # --- choosing a trial -----------------------------------------------------------------------------------
 
-    def _next(self) -> Trial:
+    def _ask_one(self) -> Trial:
         trial = self._claim() or self._suggest()
         assert trial is not None  # without a limit there is always one
         return trial
