@@ -4,6 +4,7 @@ A file is checked before anything is written to it, so a file that is not a memo
 byte. SQLite's errors are raised again with messages that name the file and say what to do.
 """
 
+import logging
 import os
 import random
 import sqlite3
@@ -28,6 +29,8 @@ from jlibo.tune.memory.errors import damaged as damaged
 from jlibo.tune.memory.place import check_place, make_file
 from jlibo.tune.memory.records import DamagedRow
 from jlibo.tune.memory.rows import MemoryConnection, plain_params
+
+logger = logging.getLogger(__name__)
 
 BUSY_SECONDS = 30.0
 _CHANCE = random.SystemRandom()  # independent of the generator that users seed
@@ -252,6 +255,7 @@ def _prepare(database: MemoryConnection, path: str | None, new_meta, write: bool
             schema.create(database, new_meta or {})
         elif version < schema.FORMAT_VERSION:
             _migrate(database, path, version)
+            logger.info("%r is migrated from format %d to %d", path, version, schema.FORMAT_VERSION)
         # If nothing else changed, this write tests now whether the file and its folder can be written.
         database.execute(f"PRAGMA user_version = {schema.FORMAT_VERSION}")
         database.execute("ROLLBACK" if version == schema.FORMAT_VERSION else "COMMIT")
