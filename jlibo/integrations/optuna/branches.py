@@ -154,15 +154,17 @@ def choose_space(
     pooled = infer_space([*modelled, *(config for configs in related for config in configs)])
     options: list[SearchSpace] = [space for space, _ in reversed(past)]
     options += [pooled] if pooled else []
-    options += [_with_kinds(space, alone) for space, _ in reversed(past)] if alone else []
+    changed = [_with_kinds(space, alone) for space, _ in reversed(past)] if alone else []
+    options += [*changed, alone] if alone else []
     best, most = None, 0.0
-    options += [alone] if alone else []
     for option in list(dict.fromkeys(options)):
         if explains(option, modelled):
             count = sum(_share(option, configs) for _, configs in past)
             if count > most:  # of equals, a past task's: it may know branches that this study has not seen
                 best, most = option, count
-    return best or alone
+    if best is None:  # no past trial fits, for want of a parameter; the past still shows the branches
+        best = next((option for option in changed if explains(option, modelled)), alone)
+    return best
 
 
 def _share(space: SearchSpace, configs: Sequence[Config]) -> float:

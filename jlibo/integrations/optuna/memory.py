@@ -16,6 +16,7 @@ from typing import Any, final
 from jlibo.tune.memory import rows as rows
 from jlibo.tune.memory.memory import Memory, MemoryMismatch
 from jlibo.tune.memory.records import TaskRecord, TrialRecord, negated, utc_now
+from jlibo.tune.memory.spaces import make_current
 from jlibo.tune.space.space import SearchSpace
 
 
@@ -119,6 +120,7 @@ class MemoryLink:
         task = memory.task(name, source="added")
         now = utc_now()
         with memory.writing() as database:
+            make_current(database, space, is_told=True)
             there = {trial.number for trial in rows.read_trials(database, "task_id = ?", task.id)}
             missing = [trial for trial in new if trial.number not in there]
             for trial in missing:

@@ -241,13 +241,13 @@ class MemoryPast(AbstractPast):
 
     def _with_defaults(self, memory: Memory | None, space: SearchSpace) -> SearchSpace:
         """Return a space with the defaults of this sampler, and those that a tuner gave the memory."""
-        given = with_defaults(space, self._defaults)
-        for name in given:
-            held = None if memory is None else memory.space.get(name)
-            if held is not None and held.has_default and not given[name].has_default:
-                with contextlib.suppress(ValueError):  # it is not in the range of the study
-                    given = SearchSpace({**given, name: defaulted(given[name], held.default)})
-        return given
+        found = dict(with_defaults(space, self._defaults))
+        for held in () if memory is None else memory.spaces:  # the newest default is the last
+            for name in set(held) & set(found):
+                if held[name].has_default and plain_name(name) not in self._defaults:
+                    with contextlib.suppress(ValueError):  # it is not in the range of the study
+                        found[name] = defaulted(found[name], held[name].default)
+        return SearchSpace(found)
 
     def _mismatch(self, memory: Memory, space: SearchSpace) -> str:
         differences = space.difference(memory.space, here="in the study", there="in the memory")

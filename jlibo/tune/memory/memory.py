@@ -171,7 +171,8 @@ class Memory(AbstractMemoryTasks):
 
         - `space`: the search space.
         - `is_inferred`: whether the space is not the user's own, but inferred from trials. It is then no
-          error if nothing fits, and only trials that do not fit are worth a warning.
+          error if nothing fits, only trials that do not fit are worth a warning, and the memory keeps the
+          space that was asked for last.
 
         **Raises:**
 
@@ -320,8 +321,7 @@ class Memory(AbstractMemoryTasks):
                         f"'{printable(self.path)}' cannot have the new search space, because trial "
                         f"{trial.number} of task {trial.task_id} is not in it: {printable(trial.params)}"
                     )
-            spaces.adopt(database, space, self.path, is_inferred=True)
-            spaces.mark_told(database, space)
+            spaces.make_current(database, space, is_told=True)
         self._own_space = None if self._own_space is None else space
         self._checksum = ""
         with self.reading():

@@ -158,15 +158,16 @@ def untold(spaces: Sequence[KnownSpace], space: SearchSpace) -> list[SearchSpace
 def adopt(
     database: rows.MemoryConnection, space: SearchSpace, path: str | None, *, is_inferred: bool = False
 ) -> SpaceChange | None:
-    """Make `space` a space of the memory, the one that was asked for last.
+    """Record that the memory is used with `space`, as the one that was asked for last.
 
     **Arguments:**
 
     - `database`: a write transaction, whose rows are read in `space`.
     - `space`: the space.
     - `path`: the path of the file, for messages.
-    - `is_inferred`: the space is not the user's, but inferred from trials. Then there is no error, and only
-      trials that do not fit are something to tell.
+    - `is_inferred`: the space is not the user's, but inferred from trials. Then there is no error, only
+      trials that do not fit are something to tell, and the space is recorded only to tell it once. See
+      `make_current`.
 
     **Returns:**
 
@@ -181,32 +182,43 @@ def adopt(
     current, known = rows.read_problem(meta)[0], read_spaces(meta)
     new = untold(known, space)
     if new == []:
-        if current != space:
+        if current != space and not is_inferred:
             write_spaces(database, known, space)
         return None
     others = [one.space for one in known] if new is None else new
     is_first = all(one.num_told == 0 for one in known if one.space == space)
     found = _change(space, current if current in others else others[-1], database)
-    if new is None:
-        known = (*known, KnownSpace(space, utc_now(), 0))
-        if not is_inferred:
-            _check_related(found, space, [one.space for one in known[:-1]], path)
-    write_spaces(database, known, space)
-    is_news = found.num_adapted > 0 or (is_first and found.num_trials > 0)
     if is_inferred:
-        is_news = found.change.num_fitting < found.num_trials
-    if is_news:
+        if found.change.num_fitting == found.num_trials:
+            return None
+        remember(database, [space])
+        return found.change
+    if new is None:
+        _check_related(found, space, [one.space for one in known], path)
+    make_current(database, space)
+    if found.num_adapted > 0 or (is_first and found.num_trials > 0):
         return found.change
     mark_told(database, space)
     return None
 
 
-def remember(database: rows.MemoryConnection, spaces: Iterable[SearchSpace]) -> None:
+def make_current(database: rows.MemoryConnection, space: SearchSpace, *, is_told: bool = False) -> None:
+    """Record a space as the one that was asked for last; `is_told` if there is nothing to tell about it."""
+    remember(database, [space], is_told=is_told)
+    meta = rows.read_meta(database)
+    if rows.read_problem(meta)[0] != space:
+        write_spaces(database, read_spaces(meta), space)
+
+
+def remember(
+    database: rows.MemoryConnection, spaces: Iterable[SearchSpace], *, is_told: bool = False
+) -> None:
     """Record the spaces of trials that are written in this transaction."""
     meta = rows.read_meta(database)
     current, known = rows.read_problem(meta)[0], list(read_spaces(meta))
     there = [one.space for one in known]
-    new = [KnownSpace(space, utc_now(), 0) for space in spaces if space not in there]
+    num_told = len(known) if is_told else 0
+    new = [KnownSpace(space, utc_now(), num_told) for space in spaces if space not in there]
     if new:
         write_spaces(database, [*known, *new], current)
 
