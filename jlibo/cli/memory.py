@@ -108,7 +108,7 @@ def _show(options: argparse.Namespace) -> int:
     table = Table(box=None, pad_edge=False)
     table.add_column("task", overflow="fold")
     table.add_column("source")
-    for heading in ("complete", "failed", "pending", "best score"):
+    for heading in ("complete", "failed", "stopped", "pending", "best score"):
         table.add_column(heading, justify="right")
     table.add_column("best parameters")
     for summary in summaries(tasks, trials, maximise=memory.maximise):
@@ -124,7 +124,7 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _cells(task: TaskSummary) -> list[str]:
-    counts = map(str, (task.num_complete, task.num_failed, task.num_pending))
+    counts = map(str, (task.num_complete, task.num_failed, task.num_stopped, task.num_pending))
     if task.best_score is None or task.best_params is None:
         return [task.name, task.source, *counts, "-", "-"]
     params = ", ".join(f"{name}={short(value)}" for name, value in task.best_params.items())

@@ -91,7 +91,7 @@ class TaskHistory(AbstractHistory):
         self._points = np.zeros((arrays.LEAST_TRIALS, self._space.num_parameters))
         self._scores = np.zeros(arrays.LEAST_TRIALS)
         self._ids = np.zeros(arrays.LEAST_TRIALS, np.int64)
-        self._flags = np.zeros((arrays.LEAST_TRIALS, 3), bool)  # told, pending, explored
+        self._flags = np.zeros((arrays.LEAST_TRIALS, 4), bool)  # those of `arrays.flags_of`
         self._num_values = 0
         self._values = np.zeros((0, self._features.num_features))
         self._gram = np.zeros((self._features.num_features,) * 2)
@@ -102,10 +102,13 @@ class TaskHistory(AbstractHistory):
         """The number of trials of the task, those that do not fit included."""
         return self._count + self._num_unfit
 
-    @property
-    def num_stuck(self) -> int:
-        """The number of trials that were left pending and that are not configurations of the search space."""
-        return sum(
+    def limit(self, budget: int) -> int:
+        """Return the number of trials at which a budget is spent.
+
+        Trials that were left pending and are not configurations of the search space do not count: no process
+        with this space can finish them.
+        """
+        return budget + sum(
             trial.owner is None or owner_is_dead(trial.owner, seconds_since(trial.created))
             for trial in self._foreign.values()
         )
@@ -113,8 +116,8 @@ class TaskHistory(AbstractHistory):
     @property
     def trials(self) -> TrialArrays:
         """The trials that fit, as of the last `refresh`."""
-        told, pending, explored = self._flags[: self._count].T
-        return TrialArrays(self._points[: self._count], self._scores[: self._count], told, pending, explored)
+        flags = self._flags[: self._count].T
+        return TrialArrays(self._points[: self._count], self._scores[: self._count], *flags)
 
     @property
     def ids(self) -> np.ndarray:
@@ -167,8 +170,8 @@ class TaskHistory(AbstractHistory):
                 self._place[trial.id] = place
 
     def _set_state(self, place: int, trial: TrialRecord) -> None:
-        self._flags[place] = trial.state == "complete", trial.state == "pending", trial.explored
-        self._scores[place] = 0.0 if trial.score is None else trial.score
+        self._flags[place] = arrays.flags_of(trial)
+        self._scores[place] = trial.model_score or 0.0
 
     def compressed(self) -> tuple[OwnTrials, float]:
         trials, known = self.trials, self._num_values

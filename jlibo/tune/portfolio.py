@@ -148,7 +148,7 @@ def _choices(model: Model, scored: dict[int, list[TrialRecord]], *, maximise: bo
     There is a pool only if the space is a box. Configurations that the tuner would not suggest are left out.
     """
     sign = -1 if maximise else 1
-    ranked = [sorted(some, key=lambda trial: sign * (trial.score or 0.0)) for some in scored.values()]
+    ranked = [sorted(some, key=lambda trial: sign * (trial.model_score or 0.0)) for some in scored.values()]
     pool = np.zeros((0, model.space.num_parameters))
     if model.points is None:
         pool = unit_points.pool(model.space, seed=(seed,), allowed=model.allowed)
@@ -178,9 +178,11 @@ def _failures(
     """Return which configurations failed in which task and have no score there."""
     places = {rows.params_text(params): place for place, params in enumerate(choices.configs)}
     row_of = {task: row for row, task in enumerate(kept)}
-    state = np.zeros((len(kept), len(places), 2), bool)  # failed, complete
+    state = np.zeros((len(kept), len(places), 2), bool)  # failed, has a score or an estimate
     for trial in trials:
         place = places.get(rows.params_text(trial.params))
-        if place is not None and trial.fits and trial.task_id in row_of and trial.state != "pending":
-            state[row_of[trial.task_id], place, int(trial.state == "complete")] = True
+        is_scored = trial.model_score is not None
+        is_known = trial.fits and (is_scored or trial.state == "failed")
+        if place is not None and trial.task_id in row_of and is_known:
+            state[row_of[trial.task_id], place, int(is_scored)] = True
     return state[..., 0] & ~state[..., 1]

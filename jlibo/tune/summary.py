@@ -15,7 +15,7 @@ from typing import Any, final
 from jlibo.checks import fail
 from jlibo.html_table import html_table
 from jlibo.tune.memory.records import TaskRecord, TrialRecord
-from jlibo.tune.memory.tables import EXPLORED, FITS, NUMBER, SCORE, STATE, TASK
+from jlibo.tune.memory.tables import ERROR, EXPLORED, FITS, NUMBER, SCORE, STATE, TASK
 from jlibo.tune.space.parameters import Float, Int
 from jlibo.tune.space.space import SearchSpace
 
@@ -49,6 +49,8 @@ class TaskSummary:
     best_score: float | None
     """Of the trials that fit into the search space; None, as `best_params`, before the first score."""
     best_params: dict[str, Any] | None
+    num_stopped: int = 0
+    """Number of trials that were stopped early."""
 
 
 def summaries(
@@ -71,6 +73,7 @@ def summaries(
                 *counts,
                 best_score=None if best is None else best.score,
                 best_params=None if best is None else best.params,
+                num_stopped=sum(trial.state == "stopped" for trial in own),
             )
         )
     return found
@@ -95,10 +98,11 @@ def to_dataframe(
 ) -> Any:
     """Return trials as a `pandas.DataFrame`, one row each.
 
-    The columns are `task` (if `tasks` are given), `number`, the parameters, `score`, `state` and `explored`.
-    A parameter that is off has no value (None, NaN or NA). If a parameter is called `number`, `state`,
-    `explored` or `fits`, the column is that of the parameter. If some trials do not fit into the search
-    space, which has changed, the column `fits` tells which; those trials have the values that they had.
+    The columns are `task` (if `tasks` are given), `number`, the parameters, `score`, `state`, `explored` and
+    `error`. A parameter that is off has no value (None, NaN or NA). If a parameter is called `number`,
+    `state`, `explored`, `error` or `fits`, the column is that of the parameter. If some trials do not fit
+    into the search space, which has changed, the column `fits` tells which; they have the values that they
+    had.
 
     **Raises:**
 
@@ -134,6 +138,8 @@ def to_dataframe(
         columns[STATE] = pandas.Series([trial.state for trial in trials], dtype=object)
     if EXPLORED not in space:
         columns[EXPLORED] = pandas.Series([trial.explored for trial in trials], dtype="bool")
+    if ERROR not in space:
+        columns[ERROR] = pandas.Series([trial.error for trial in trials], dtype=object)
     if FITS not in space and not all(trial.fits for trial in trials):
         columns[FITS] = pandas.Series([trial.fits for trial in trials], dtype="bool")
     return pandas.DataFrame(columns)
@@ -147,14 +153,14 @@ def tasks_html(title: str, tasks: Sequence[TaskSummary]) -> str:
     shown = tasks[-MOST_TASKS:]
     cells = [
         (
-            *(task.name, task.num_complete, task.num_failed, task.num_pending),
+            *(task.name, task.num_complete, task.num_failed, task.num_stopped, task.num_pending),
             *("" if task.best_score is None else f"{task.best_score:.6g}", _words(task.best_params)),
         )
         for task in shown
     ]
     left_out = len(tasks) - len(shown)
     more = f"; {left_out} earlier tasks are not shown" if left_out else ""
-    headings = ("task", "complete", "failed", "pending", "best score", "best parameters")
+    headings = ("task", "complete", "failed", "stopped", "pending", "best score", "best parameters")
     return html_table(title + more, headings, cells)
 
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from jlibo.checks import fail
+from jlibo.front_door import front_door
 from jlibo.tune.memory import finished
 from jlibo.tune.memory.records import TaskRecord, finite_score
 from jlibo.tune.memory.tables import SCORE, Table, read_results
@@ -73,6 +74,7 @@ class AbstractTaskResults(abc.ABC):
             pairs = [one[:2] for one in read_results(space, table, score=score, argument="params")]
         return finished.add_results(self._tuner.memory, self._record.id, pairs)
 
+    @front_door
     def enqueue(self, params: Mapping[str, Any], *, repeat: bool = False) -> bool:
         """Have a configuration tried before any new suggestion, in the order of these calls.
 
@@ -109,8 +111,8 @@ class AbstractTaskResults(abc.ABC):
     def to_dataframe(self, score: str = SCORE) -> Any:
         """Return all trials as a `pandas.DataFrame`, one row each; `add` of another task reads it.
 
-        The columns are `number`, the parameters, the score, `state` ("complete", "failed" or "pending") and
-        `explored`. A parameter that is off has no value.
+        The columns are `number`, the parameters, the score, `state` ("complete", "failed", "stopped" or
+        "pending"), `explored`, and `error`, the text of a failure. A parameter that is off has no value.
 
         **Arguments:**
 

@@ -1,9 +1,7 @@
 """The tuner: Bayesian optimisation of one search space on a sequence of tasks, each learning from the past.
 
     tuner = jlibo.Tuner(space, memory="glmnet.db")
-    with tuner.task("credit-g", budget=50) as task:
-        for trial in task:
-            task.tell(trial, evaluate(**trial.params))
+    task = tuner.optimise(evaluate, task="credit-g", budget=50)
 
 | here        | in the paper's words                                                                   |
 |-------------|----------------------------------------------------------------------------------------|
@@ -25,11 +23,14 @@ from typing import Any, final
 import numpy as np
 
 from jlibo.checks import check_count, fail
+from jlibo.front_door import front_door
 from jlibo.meta import AbstractMetaLearner
 from jlibo.policies import AbstractPolicy
+from jlibo.tune.curves.rule import MedianRule, stop_trials_rule
 from jlibo.tune.direction import maximise_of
 from jlibo.tune.importance import effect_matrices, parameter_names
 from jlibo.tune.learning import Learned, has_changed, learn_records, score_counts, summarise_records
+from jlibo.tune.loop.tuner_loop import AbstractTunerLoop
 from jlibo.tune.memory.memory import Memory
 from jlibo.tune.memory.records import whole
 from jlibo.tune.model import make_model
@@ -60,7 +61,7 @@ class _Learned:
 
 
 @final
-class Tuner(AbstractTunerResults):
+class Tuner(AbstractTunerResults, AbstractTunerLoop):
     """Tunes a search space on one task after another and learns from all past tasks.
 
     A tuner is a context manager that closes the memory. Threads may share it.
@@ -108,10 +109,11 @@ class Tuner(AbstractTunerResults):
     ```
     """
 
+    @front_door
     def __init__(
         self,
         space: SearchSpace,
-        memory: str | os.PathLike | Memory | None = None,
+        memory: str | os.PathLike[str] | Memory | None = None,
         *,
         maximise: bool | None = None,
         mode: str = "adaptive",
@@ -125,8 +127,6 @@ class Tuner(AbstractTunerResults):
         direction: str | None = None,
     ):
         check_process("Tuner")
-        if not isinstance(space, SearchSpace):
-            fail("space", "a SearchSpace", type(space).__name__)
         maximise = maximise_of(maximise=maximise, maximize=maximize, direction=direction)
         self.space = space
         self.mode = mode
@@ -180,6 +180,7 @@ class Tuner(AbstractTunerResults):
         budget: int | None = None,
         *,
         stop_when: float | ExpectedGainBelow | None = None,
+        stop_trials: bool | MedianRule = True,
     ) -> TunerTask:
         """Return the task called `name`: a new one, or an existing one to resume with its pending trials.
 
@@ -191,6 +192,8 @@ class Tuner(AbstractTunerResults):
         - `stop_when`: end a loop over the task before the budget is spent, when the expected gain of one more
           trial is below this many units of the score; or a rule, an `ExpectedGainBelow`. A number stands for
           `ExpectedGainBelow(number)`. It is not stored.
+        - `stop_trials`: the rule by which `Trial.should_stop` judges trials that report scores while they
+          run. True stands for `MedianRule()`, and False for never.
 
         **Returns:**
 
@@ -198,13 +201,13 @@ class Tuner(AbstractTunerResults):
 
         **Raises:**
 
-        - `ValueError`: `name`, `budget` or `stop_when` is invalid.
+        - `ValueError`: an argument is invalid.
         """
-        rule = stop_rule(stop_when)
+        rule, trial_rule = stop_rule(stop_when), stop_trials_rule(stop_trials)
         if budget is not None:
             check_count("budget", budget)
         record = self.memory.task(name, budget=budget)
-        return TunerTask(self, record, record.budget or DEFAULT_BUDGET, rule)
+        return TunerTask(self, record, record.budget or DEFAULT_BUDGET, rule, trial_rule)
 
     # --- results --------------------------------------------------------------------------------------------
 
@@ -252,6 +255,7 @@ class Tuner(AbstractTunerResults):
         }
         return plot_progress(by_task, ax, maximise=self.maximise)
 
+    @front_door
     def knowledge(self, excluding: int | None = None, *, at_once: bool = False) -> Learned:
         """Return what is learned from all tasks but `excluding`, and their number.
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jlibo.checks import check_count, fail
+from jlibo.front_door import front_door
 from jlibo.tune.learning import Learned
 from jlibo.tune.memory import finished
 from jlibo.tune.memory.memory import Memory, MergeReport
@@ -33,6 +34,7 @@ class AbstractTunerResults(abc.ABC):
     def knowledge(self, excluding: int | None = None, *, at_once: bool = False) -> Learned:
         """Return what is learned from all tasks but `excluding`, and their number."""
 
+    @front_door
     def add_task(
         self,
         name: str,
@@ -127,9 +129,9 @@ class AbstractTunerResults(abc.ABC):
     def to_dataframe(self, score: str = SCORE) -> Any:
         """Return all trials of all tasks as a `pandas.DataFrame`, one row each.
 
-        The columns are `task`, `number`, the parameters, the score, `state` ("complete", "failed" or
-        "pending") and `explored`. A parameter that is off has no value. Written as a CSV file, it can be read
-        by `jlibo memory import`.
+        The columns are `task`, `number`, the parameters, the score, `state` ("complete", "failed", "stopped"
+        or "pending"), `explored`, and `error`, the text of a failure. A parameter that is off has no value.
+        Written as a CSV file, it can be read by `jlibo memory import`.
 
         **Arguments:**
 

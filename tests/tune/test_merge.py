@@ -147,6 +147,32 @@ def test_copies_of_one_memory_are_joined(tmp_path):
         assert memory.merge(path).num_trials == 0
 
 
+@pytest.mark.parametrize("is_copy", [False, True])
+def test_reports_errors_and_estimates_are_merged(tmp_path, is_copy):
+    """They are added with a new task, and to pending trials of a copy that was made before."""
+    path, copy = tmp_path / "a.db", tmp_path / "b.db"
+    with Memory.open(copy, space=SPACE) as memory:
+        task = memory.task("iris")
+        stopped, failed = (
+            memory.add_trial(task.id, point(x), explored=False, owner=None) for x in (0.1, 0.2)
+        )
+        if is_copy:
+            shutil.copy(copy, path)
+        memory.report(stopped.id, 0, 1.5)
+        memory.report(stopped.id, 3, None)
+        memory.stop(stopped.id, 0.25)
+        memory.fail(failed.id, "out of memory")
+    if not is_copy:
+        fill(path, {"wine": [4.0]})
+    with Memory.open(path, space=SPACE) as memory:
+        assert memory.merge(copy).num_trials == 2
+        first, second = memory.trials(memory.task("iris").id)
+        assert (first.state, first.score, first.estimate) == ("stopped", None, 0.25)
+        assert memory.curve(first.id) == {0: 1.5, 3: None}
+        assert (second.state, second.error) == ("failed", "out of memory")
+        assert memory.merge(copy).num_trials == 0
+
+
 def test_free_names():
     assert free_name("a", []) == "a" and free_name("a", ["a", "a (2)"]) == "a (3)"
     assert len(free_name("a" * LONGEST_NAME, ["a" * LONGEST_NAME])) <= LONGEST_NAME

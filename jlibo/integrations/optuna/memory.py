@@ -15,7 +15,7 @@ from typing import Any, final
 
 from jlibo.tune.memory import rows as rows
 from jlibo.tune.memory.memory import Memory, MemoryMismatch
-from jlibo.tune.memory.records import TaskRecord, TrialRecord, utc_now
+from jlibo.tune.memory.records import TaskRecord, TrialRecord, negated, utc_now
 from jlibo.tune.memory.spaces import make_current
 from jlibo.tune.space.space import SearchSpace
 
@@ -24,7 +24,7 @@ from jlibo.tune.space.space import SearchSpace
 class MemoryLink:
     """A memory, given as a path or open. A path is opened on first use."""
 
-    def __init__(self, memory: str | os.PathLike | Memory):
+    def __init__(self, memory: str | os.PathLike[str] | Memory):
         self._memory = memory if isinstance(memory, Memory) else None
         self.path = memory.path if isinstance(memory, Memory) else os.path.abspath(os.fsdecode(memory))
         self._is_ours = self._memory is None
@@ -94,10 +94,7 @@ class MemoryLink:
             return [], []
         tasks, trials = memory.snapshot()
         if not memory.maximise:
-            trials = [
-                trial if trial.score is None else dataclasses.replace(trial, score=-trial.score)
-                for trial in trials
-            ]
+            trials = [negated(trial) for trial in trials]
         return [task for task in tasks if task.id != own], trials
 
     def held(self) -> dict[str, tuple[TaskRecord, list[TrialRecord]]]:
@@ -121,16 +118,15 @@ class MemoryLink:
         memory = self.seen_in(space)
         assert memory is not None
         task = memory.task(name, source="added")
-        sign, now = 1.0 if maximise else -1.0, utc_now()
+        now = utc_now()
         with memory.writing() as database:
             make_current(database, space, is_told=True)
             there = {trial.number for trial in rows.read_trials(database, "task_id = ?", task.id)}
             missing = [trial for trial in new if trial.number not in there]
             for trial in missing:
-                score = None if trial.score is None else sign * trial.score
+                signed = trial if maximise else negated(trial)
                 rows.insert_trial(
-                    database,
-                    dataclasses.replace(trial, task_id=task.id, score=score, created=now, finished=now),
+                    database, dataclasses.replace(signed, task_id=task.id, created=now, finished=now)
                 )
             if missing:
                 rows.note_change(database, task.id)

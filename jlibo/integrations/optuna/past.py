@@ -165,7 +165,7 @@ class StudiesPast(AbstractPast):
 class MemoryPast(AbstractPast):
     """The tasks of a memory; the running study is written to it."""
 
-    def __init__(self, memory: str | os.PathLike | Memory, defaults: Mapping[str, Any]):
+    def __init__(self, memory: str | os.PathLike[str] | Memory, defaults: Mapping[str, Any]):
         self._link = MemoryLink(memory)
         self._defaults = defaults
         self._own: dict[str, int] = {}

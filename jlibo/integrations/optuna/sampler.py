@@ -31,10 +31,12 @@ except ImportError as error:
 
 from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler
+from optuna.storages import BaseStorage
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from jlibo.checks import check_count, fail
+from jlibo.front_door import front_door
 from jlibo.integrations.optuna import trials as trials_of
 from jlibo.integrations.optuna.branches import choose_space
 from jlibo.integrations.optuna.explained import explain_study
@@ -122,12 +124,13 @@ class LiBOSampler(BaseSampler):
     ```
     """
 
+    @front_door
     def __init__(
         self,
-        memory: str | os.PathLike | Memory | None = None,
+        memory: str | os.PathLike[str] | Memory | None = None,
         *,
         past_studies: Sequence[Study | str] | None = None,
-        storage: Any = None,
+        storage: str | BaseStorage | None = None,
         seed: int | None = None,
         mode: str = "adaptive",
         budget: int = DEFAULT_BUDGET,
@@ -293,6 +296,7 @@ class LiBOSampler(BaseSampler):
 
     # --- what the model expects -----------------------------------------------------------------------------
 
+    @front_door
     def explain(self, study: Study, num_trials: int = NUM_AHEAD) -> Explanation:
         """Return what the model thinks of a study by now, as `jlibo.tune.TunerTask.explain` does for a task.
 

@@ -4,8 +4,9 @@
 |-----------------|------------------------------------------------------------------------------------|
 | complete        | complete with its value; failed if the value is not finite, or if the trial is     |
 |                 | infeasible: one of its constraint values is positive                               |
-| pruned          | complete with the last reported value, but at most the median of the complete      |
-|                 | trials, as the pruner rejected it; failed if there is none, or it is not finite    |
+| pruned          | complete with the value that complete trials with the same standing at that step   |
+|                 | have, at most their median (`curves.estimated_final`); failed if nothing finite    |
+|                 | was reported last                                                                  |
 | failed          | failed: its neighbourhood is avoided, but the model is not conditioned on it       |
 | running         | pending; parameters that it has not suggested yet have the values chosen for it    |
 | waiting         | none                                                                               |
@@ -19,7 +20,6 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, final
 
-import numpy as np
 import optuna
 from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler
@@ -29,6 +29,7 @@ from optuna.trial import FrozenTrial, TrialState
 from jlibo.checks import fail
 from jlibo.integrations.optuna.branches import Config, config_of, full_trials, infer_space, only
 from jlibo.integrations.optuna.space import Coded, coded_parameter, coded_space, encode
+from jlibo.tune.curves.curves import TaskCurves, estimated_final
 from jlibo.tune.memory.records import TrialRecord
 from jlibo.tune.space.fitting import fit
 from jlibo.tune.space.parameters import Parameter, conditioned
@@ -195,20 +196,26 @@ def with_explored(
 
 def trial_scores(trials: Iterable[FrozenTrial], sign: float) -> dict[int, float]:
     """Return the scores by trial number, for the trials that have one."""
-    complete, pruned = {}, {}
+    complete: dict[int, float] = {}
+    curves: list[dict[int, float | None]] = []
+    pruned: dict[int, tuple[int, float]] = {}
     for trial in trials:
         if not is_feasible(trial):
             continue
-        if trial.state == TrialState.COMPLETE:
-            value, into = trial.value, complete
-        elif trial.state == TrialState.PRUNED and trial.last_step is not None:
-            value, into = trial.intermediate_values[trial.last_step], pruned
-        else:
-            continue
-        if value is not None and math.isfinite(value):
-            into[trial.number] = sign * value
-    most = float(np.median(list(complete.values()))) if complete else math.inf
-    return complete | {number: min(score, most) for number, score in pruned.items()}
+        values = trial.intermediate_values
+        if trial.state == TrialState.COMPLETE and trial.value is not None and math.isfinite(trial.value):
+            complete[trial.number] = sign * trial.value
+            curves.append(
+                {step: sign * value if math.isfinite(value) else None for step, value in values.items()}
+            )
+        elif trial.state == TrialState.PRUNED and values and math.isfinite(values[max(values)]):
+            pruned[trial.number] = max(values), sign * values[max(values)]
+    finals = list(complete.values())
+    own = TaskCurves.of(curves, finals, maximise=True)
+    estimates = {
+        number: estimated_final(*last, own, finals, maximise=True) for number, last in pruned.items()
+    }
+    return complete | {number: score for number, score in estimates.items() if score is not None}
 
 
 def past_task(study: Study, number: int) -> PastTask | None:
@@ -237,15 +244,11 @@ def load_studies(past_studies: Sequence[Study | str] | None, storage: Any) -> li
     ]
 
 
-def check_sources(past_studies: Any, storage: Any) -> None:
+def check_sources(past_studies: Sequence[Study | str] | None, storage: Any) -> None:
     """Check the arguments `past_studies` and `storage` of the sampler."""
     if past_studies is None:
         return
     expected = "a list of Optuna studies, or of their names together with `storage`"
-    if isinstance(past_studies, str | Study) or not isinstance(past_studies, Sequence):
-        fail("past_studies", expected, f"{past_studies!r} ({type(past_studies).__name__})")
     for study in past_studies:
-        if not isinstance(study, str | Study):
-            fail("past_studies", expected, f"the entry {study!r} ({type(study).__name__})")
         if isinstance(study, str) and storage is None:
             fail("past_studies", expected, f"the name {study!r} without a `storage`")

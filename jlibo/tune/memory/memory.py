@@ -12,6 +12,7 @@ jax's threads are not forked: start processes with multiprocessing's "spawn" met
 | pending | added and not told; its owner is working on it, or has ended and the trial can be claimed |
 | complete | told a finite score |
 | failed | told no score, NaN or an infinite score, or `MAX_CLAIMS` owners ended while they held it |
+| stopped | stopped before its end, because its reports were worse than those of other trials |
 
 `Memory` is in four modules: `reader` (reading trials), `writer` (adding and finishing trials), `tasks`
 (creating, renaming and deleting tasks), and this one (opening a file, its search spaces).
@@ -23,6 +24,7 @@ import warnings
 from contextlib import AbstractContextManager, suppress
 from typing import final
 
+from jlibo.front_door import front_door
 from jlibo.printable import printable
 from jlibo.tune.memory import rows as rows
 from jlibo.tune.memory import spaces as spaces
@@ -86,9 +88,10 @@ class Memory(AbstractMemoryTasks):
             pass  # reads the problem
 
     @classmethod
+    @front_door
     def open(
         cls,
-        path: str | os.PathLike | None,
+        path: str | os.PathLike[str] | None,
         *,
         space: SearchSpace,
         maximise: bool = True,
@@ -137,7 +140,8 @@ class Memory(AbstractMemoryTasks):
             raise
 
     @classmethod
-    def open_existing(cls, path: str | os.PathLike, *, write: bool = True) -> "Memory":
+    @front_door
+    def open_existing(cls, path: str | os.PathLike[str], *, write: bool = True) -> "Memory":
         """Open an existing memory with the space and the direction that it holds.
 
         **Arguments:**
@@ -241,7 +245,10 @@ class Memory(AbstractMemoryTasks):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def merge(self, other: "str | os.PathLike | Memory", *, on_conflict: OnConflict = "error") -> MergeReport:
+    @front_door
+    def merge(
+        self, other: "str | os.PathLike[str] | Memory", *, on_conflict: OnConflict = "error"
+    ) -> MergeReport:
         """Add all tasks and trials of another memory, in one transaction.
 
         The trials are written as they are there; those of other search spaces teach as far as they fit into
@@ -286,6 +293,7 @@ class Memory(AbstractMemoryTasks):
         with Memory.open_existing(other, write=False) as opened:
             return self.merge(opened, on_conflict=on_conflict)
 
+    @front_door
     def differences(self, *, space: SearchSpace, maximise: bool) -> list[str]:
         """Return how a space and a direction differ from the stored ones, as sentences; empty if equal."""
         sentences = space.difference(self.space, here="asked for", there="in the memory")
@@ -294,6 +302,7 @@ class Memory(AbstractMemoryTasks):
             sentences.append(f"'{asked}' is asked for, '{held}' is in the memory")
         return sentences
 
+    @front_door
     def widen(self, space: SearchSpace) -> None:
         """Replace the search space by one into which every trial that fits now still fits, without a loss.
 
@@ -353,6 +362,6 @@ class Memory(AbstractMemoryTasks):
         return view._replace(params=dict(view.params))
 
 
-def _full_path(path: str | os.PathLike | None) -> str | None:
+def _full_path(path: str | os.PathLike[str] | None) -> str | None:
     # Absolute, so that the same file is found after a change of the working directory or a fork.
     return None if path is None or path == ":memory:" else os.path.abspath(os.fsdecode(path))

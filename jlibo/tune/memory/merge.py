@@ -23,6 +23,7 @@ from jlibo.tune.memory import rows as rows
 from jlibo.tune.memory.errors import MemoryMismatch
 from jlibo.tune.memory.owner import owner_is_dead
 from jlibo.tune.memory.records import TaskRecord, TrialRecord, free_name, seconds_since
+from jlibo.tune.memory.reports import Curve, write_curve
 from jlibo.tune.memory.spaces import remember
 from jlibo.tune.space.space import SearchSpace
 
@@ -58,6 +59,7 @@ class _Contents(NamedTuple):
 
     tasks: Sequence[TaskRecord]
     trials: Sequence[TrialRecord]
+    curves: Mapping[int, Curve]
     spaces: Sequence[SearchSpace]
 
 
@@ -70,8 +72,8 @@ def merge_into(memory: "Memory", others: Sequence["Memory"], *, on_conflict: OnC
         if other.is_same_file(memory):
             fail("other", "another memory", "this one")
         tasks, trials = other.snapshot()
-        # The spaces are read later. There may be more of them by then, but not fewer.
-        contents.append(_Contents(tasks, trials, other.spaces))
+        # Reports and spaces are read later. There may be more of them by then, but not fewer.
+        contents.append(_Contents(tasks, trials, other.curves(), other.spaces))
         _check_related(memory, contents[-1], other)
     with memory.writing() as database:
         return [_write(database, one, on_conflict) for one in contents]
@@ -90,9 +92,10 @@ def _write(database: rows.MemoryConnection, other: _Contents, on_conflict: OnCon
             continue
         own, is_joined = by_task[task.id], task.name in report.joined
         if is_joined:
-            num_new = _join(database, known[task.name].id, own)
+            num_new = _join(database, known[task.name].id, own, other.curves)
         else:
-            num_new = _add(database, replace(task, name=report.renamed.get(task.name, task.name)), own)
+            named = replace(task, name=report.renamed.get(task.name, task.name))
+            num_new = _add(database, named, own, other.curves)
         num_tasks += not is_joined
         num_trials += num_new
         num_there += len(own) - num_new
@@ -132,17 +135,28 @@ def _plan(
     )
 
 
-def _add(database: rows.MemoryConnection, task: TaskRecord, trials: Sequence[TrialRecord]) -> int:
+def _add(
+    database: rows.MemoryConnection,
+    task: TaskRecord,
+    trials: Sequence[TrialRecord],
+    curves: Mapping[int, Curve],
+) -> int:
     """Add a task with its trials, which keep their numbers; return the number of trials."""
     task_id = rows.insert_task(database, task)
     for trial in trials:
-        rows.insert_trial(database, replace(trial, task_id=task_id, owner=None))
+        trial_id = rows.insert_trial(database, replace(trial, task_id=task_id, owner=None))
+        write_curve(database, trial_id, curves.get(trial.id, {}))
     if any(trial.state != "pending" for trial in trials):
         rows.note_change(database, task_id)
     return len(trials)
 
 
-def _join(database: rows.MemoryConnection, task_id: int, trials: Sequence[TrialRecord]) -> int:
+def _join(
+    database: rows.MemoryConnection,
+    task_id: int,
+    trials: Sequence[TrialRecord],
+    curves: Mapping[int, Curve],
+) -> int:
     """Add the trials that a task does not have, after its own; return their number."""
     own = rows.read_trials(database, "task_id = ?", task_id)
     there = Counter(map(_content, own))
@@ -156,10 +170,13 @@ def _join(database: rows.MemoryConnection, task_id: int, trials: Sequence[TrialR
         elif trial.state == "pending" and _origin(trial) in origins:
             continue  # it is finished here
         elif trial.finished is not None and _origin(trial) in waiting:
-            rows.finish_trial(database, waiting.pop(_origin(trial)), trial.score, trial.finished)
+            own_id = waiting.pop(_origin(trial)).id
+            rows.finish_trial(database, replace(trial, id=own_id, task_id=task_id), trial.finished)
+            write_curve(database, own_id, curves.get(trial.id, {}))
             num_new += 1
         else:
-            rows.insert_trial(database, replace(trial, task_id=task_id, number=number, owner=None))
+            copied = replace(trial, task_id=task_id, number=number, owner=None)
+            write_curve(database, rows.insert_trial(database, copied), curves.get(trial.id, {}))
             number += 1
             num_new += 1
     if num_new:

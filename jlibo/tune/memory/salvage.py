@@ -20,6 +20,7 @@ from jlibo.tune.memory.file import LOCK, connect
 from jlibo.tune.memory.memory import Memory
 from jlibo.tune.memory.records import TaskRecord, free_name, utc_now
 from jlibo.tune.memory.remains import Remains, read_remains
+from jlibo.tune.memory.reports import write_curve
 from jlibo.tune.memory.spaces import write_spaces
 from jlibo.tune.space.space import SearchSpace
 
@@ -45,8 +46,8 @@ class SalvageReport:
 
 
 def salvage(
-    path: str | os.PathLike,
-    new: str | os.PathLike,
+    path: str | os.PathLike[str],
+    new: str | os.PathLike[str],
     *,
     space: SearchSpace | None = None,
     maximise: bool | None = None,
@@ -150,7 +151,8 @@ def _write(draft: Path, found: Remains) -> SalvageReport:
                 lost["trial: another one has its number"] += 1
                 continue
             seen.add((trial.task_id, trial.number))
-            rows.insert_trial(database, replace(trial, task_id=ids[trial.task_id], owner=None))
+            trial_id = rows.insert_trial(database, replace(trial, task_id=ids[trial.task_id], owner=None))
+            write_curve(database, trial_id, found.curves.get(trial.id, {}))
             num_trials += 1
             if trial.state != "pending":
                 changed.add(ids[trial.task_id])

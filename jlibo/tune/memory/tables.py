@@ -31,10 +31,11 @@ from jlibo.tune.space.fitting import completed
 from jlibo.tune.space.parameters import Categorical, Parameter
 from jlibo.tune.space.space import SearchSpace
 
-SCORE, TASK, NUMBER, STATE, EXPLORED, FITS = "score", "task", "number", "state", "explored", "fits"
-IGNORED = (NUMBER, STATE, EXPLORED, FITS)
-"""Columns that `to_dataframe` writes and that are not read. A row whose state is "pending", or that does not
-fit into the search space, is skipped."""
+SCORE, TASK, NUMBER, STATE, EXPLORED = "score", "task", "number", "state", "explored"
+ERROR, FITS = "error", "fits"
+IGNORED = (NUMBER, STATE, EXPLORED, ERROR, FITS)
+"""Columns that `to_dataframe` writes and that are not read. A row whose state is "pending" or "stopped", or
+that does not fit into the search space, is skipped."""
 NOTHING = {"", "na", "n/a", "nan", "null", "none", "<na>", "nat"}
 """Texts that mean that there is no value, in lower case."""
 Table = Any
@@ -106,7 +107,7 @@ def read_results(
     for number, cells in enumerate(table.rows):
         row = dict(zip(table.columns, cells, strict=True))
         try:
-            if STATE not in space and row.get(STATE) == "pending":
+            if STATE not in space and row.get(STATE) in ("pending", "stopped"):
                 continue
             if FITS not in space and str(row.get(FITS)) == "False":
                 continue

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from jlibo.checks import did_you_mean, fail
+from jlibo.front_door import front_door
 from jlibo.printable import printable
 from jlibo.tune.memory import rows as rows
 from jlibo.tune.memory.records import Source, TaskRecord, TrialStateError, task_name, utc_now, whole
@@ -48,6 +49,7 @@ class AbstractMemoryTasks(AbstractMemoryWriter):
             rows.update_task(database, task.id, budget=budget or task.budget)
             return replace(task, budget=budget or task.budget)
 
+    @front_door
     def delete_task(self, name: str) -> None:
         """Delete a task and its trials. A process that still works on it gets an error at its next `tell`.
 
@@ -57,6 +59,7 @@ class AbstractMemoryTasks(AbstractMemoryWriter):
         """
         self.delete_tasks([name])
 
+    @front_door
     def delete_tasks(self, names: Iterable[str]) -> dict[str, int]:
         """Delete tasks and their trials, all or none, and return the numbers of trials by name.
 
@@ -72,6 +75,7 @@ class AbstractMemoryTasks(AbstractMemoryWriter):
                 rows.delete_task(database, task.id)
         return counts
 
+    @front_door
     def rename_task(self, old: str, new: str) -> None:
         """Give a task another name. Its trials, and what is learned from them, stay the same.
 

@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Float64
 
 from jlibo.checks import check_count, check_shape, did_you_mean, fail
+from jlibo.front_door import front_door
 from jlibo.html_table import html_table
 from jlibo.tune.space.conditions import OFF, Conditions, Intervals, activity
 from jlibo.tune.space.parameters import Categorical as Categorical
@@ -131,6 +132,7 @@ class SearchSpace(Mapping[str, Parameter]):
         """The conditions for unit coordinates; empty if no parameter has a condition."""
         return self._conditions.intervals
 
+    @front_door
     def active_names(self, params: Mapping[str, Any]) -> tuple[str, ...]:
         """Return the sorted names of the parameters that are on, given the values of their parents.
 
@@ -269,6 +271,7 @@ class SearchSpace(Mapping[str, Parameter]):
             {name: from_fields(name, fields, version=version) for name, fields in spec["parameters"].items()}
         )
 
+    @front_door
     def difference(self, other: "SearchSpace", *, here: str = "here", there: str = "there") -> list[str]:
         """Return the differences to another space, one sentence per parameter; empty if they are equal.
 
