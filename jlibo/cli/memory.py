@@ -1,4 +1,6 @@
-"""The command line of the tuner's memory: `jlibo memory show`, `export`, `import` and `salvage`.
+"""The command line of the tuner's memory: `jlibo memory show`, `export`, `import`, `salvage`.
+
+`delete`, `rename` and `merge` are in `jlibo.cli.tasks`.
 
 Errors that the user can fix are raised as `MemoryFileError`, which `jlibo.cli` prints without a traceback.
 Names and values in a memory may come from an untrusted source and are escaped before they are printed.
@@ -10,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from jlibo.cli import tasks as tasks_cli
 from jlibo.files import write_atomically
 from jlibo.printable import MAX_LENGTH, printable
 from jlibo.tune.memory.lines import (
@@ -31,8 +34,9 @@ _MOST_FEATURES = 2000  # above this, `show` does not learn the importance of par
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add `memory` and its actions to the commands of `jlibo`."""
-    memory = commands.add_parser("memory", help="show, export, import or salvage a tuner's memory")
+    memory = commands.add_parser("memory", help="show, export, import, merge or salvage a tuner's memory")
     actions = memory.add_subparsers(dest="action", metavar="ACTION", required=True)
+    tasks_cli.add_actions(actions)
 
     show = actions.add_parser("show", help="print the search space and the tasks")
     show.add_argument("file", metavar="FILE", help="a tuner's memory")

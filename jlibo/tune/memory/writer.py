@@ -135,6 +135,8 @@ class AbstractMemoryWriter(AbstractMemoryReader):
     ) -> TrialRecord | None:
         """Claim the first pending trial that has no owner or whose owner is dead.
 
+        A trial that is not a configuration of the search space of this memory is left to others.
+
         A trial that `MAX_CLAIMS` (3) dead owners have held is not claimed again. It is marked as failed, with
         a `TrialGivenUpWarning`.
 
