@@ -296,5 +296,5 @@ class Tuner(AbstractTunerResults, AbstractTunerLoop):
         tasks = [task for task in tasks if task.id != excluding]
         trials = [trial for trial in trials if trial.task_id != excluding]
         learned = learn_records(self.model, tasks, trials, maximise=self.maximise)
-        logger.debug("learned from %d tasks with %d trials", learned.num_tasks, len(trials))
+        logger.debug("learned from %d tasks with %d trials", len(tasks), len(trials))
         return _Learned(revision, revision, score_counts(trials), learned)

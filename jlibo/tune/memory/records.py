@@ -94,8 +94,8 @@ class TrialRecord:
 
     @property
     def model_score(self) -> float | None:
-        """The score that the model is conditioned on: that of a complete trial, or the estimate."""
-        return self.estimate if self.score is None else self.score
+        """The score that the model is given: that of a complete trial, the estimate of a stopped one."""
+        return {"complete": self.score, "stopped": self.estimate}.get(self.state)
 
     @property
     def as_written(self) -> Params:
