@@ -324,6 +324,10 @@ def test_wrong_type_is_refused_by_name(entry, parameter):
     assert "Wrong" in str(failure.value)
 
 
+NO_POLICY = "`policy` should be an AbstractPolicy, such as ExpectedImprovement(...)"
+NO_ENV = "`env` should be an AbstractEnv, such as FunctionEnv(...)"
+
+
 def run(**changes: Any) -> Any:
     known = values_of_classes()
     given = {
@@ -341,13 +345,10 @@ def run(**changes: Any) -> Any:
 @pytest.mark.parametrize(
     ("call_fn", "message"),
     [
-        (
-            lambda: run(policy=print),
-            "`policy` should be an AbstractPolicy, but got <built-in function print>",
-        ),
-        (lambda: run(policy=jlibo.Greedy), "`policy` should be an AbstractPolicy, but got <class"),
-        (lambda: run(env=FEATURES, features=None), "`env` should be an AbstractEnv, but got Cosine("),
-        (lambda: run(env=[1, 2]), "`env` should be an AbstractEnv, but got [1, 2] (list)"),
+        (lambda: run(policy=print), f"{NO_POLICY}, but got <built-in function print>"),
+        (lambda: run(policy=jlibo.Greedy), f"{NO_POLICY}, but got <class"),
+        (lambda: run(env=FEATURES, features=None), f"{NO_ENV}, but got Cosine("),
+        (lambda: run(env=[1, 2]), f"{NO_ENV}, but got [1, 2] (list)"),
         (lambda: run(key=0), "`key` should be one random key, such as jax.random.key(0), but got 0 (int)"),
         (
             lambda: run(key=jax.random.split(jax.random.key(0), 3)),
@@ -379,7 +380,7 @@ def run(**changes: Any) -> Any:
                 horizon=2,
                 key=jax.random.key(0),
             ),
-            "`meta_learners['first']` should be an AbstractMetaLearner, but got <class",
+            "`meta_learners['first']` should be an AbstractMetaLearner, such as AdaptiveMetaKGL(...), but",
         ),
         (
             lambda: jlibo.theory.margin([0.5, "a"], 0.2),
