@@ -161,6 +161,7 @@ class Memory(AbstractMemoryTasks):
             file.close()
             raise
 
+    @front_door
     def with_space(self, space: SearchSpace, *, is_inferred: bool = False) -> "Memory":
         """Return this memory as it is seen in another search space, as `Memory.open` does for a path.
 
