@@ -15,6 +15,7 @@ exploration, so the paper's guarantee does not cover what is learned from them.
 """
 
 import dataclasses
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -39,6 +40,8 @@ from jlibo.tune.space.space import SearchSpace
 from jlibo.tune.stopping import ExpectedGainBelow, stop_rule
 from jlibo.tune.task import TunerTask
 from jlibo.tune.tuner_results import AbstractTunerResults
+
+logger = logging.getLogger(__name__)
 
 Constraint = Callable[[dict[str, Any]], bool]
 DEFAULT_BUDGET = 50
@@ -293,4 +296,5 @@ class Tuner(AbstractTunerResults, AbstractTunerLoop):
         tasks = [task for task in tasks if task.id != excluding]
         trials = [trial for trial in trials if trial.task_id != excluding]
         learned = learn_records(self.model, tasks, trials, maximise=self.maximise)
+        logger.debug("learned from %d tasks with %d trials", learned.num_tasks, len(trials))
         return _Learned(revision, revision, score_counts(trials), learned)

@@ -4,6 +4,7 @@ A file is checked before anything is written to it, so a file that is not a memo
 byte. SQLite's errors are raised again with messages that name the file and say what to do.
 """
 
+import logging
 import os
 import random
 import sqlite3
@@ -31,6 +32,8 @@ from jlibo.tune.memory.rows import MemoryConnection, View, plain_params
 from jlibo.tune.memory.spaces import read_spaces, valid_in
 
 PrepareFn = Callable[[MemoryConnection], None]
+logger = logging.getLogger(__name__)
+
 BUSY_SECONDS = 30.0
 _CHANCE = random.SystemRandom()  # independent of the generator that users seed
 
@@ -246,6 +249,7 @@ def _prepare(database: MemoryConnection, path: str | None, new_meta, write: bool
             schema.create(database, new_meta or {})
         elif version < schema.FORMAT_VERSION:
             _migrate(database, path, version)
+            logger.info("%r is migrated from format %d to %d", path, version, schema.FORMAT_VERSION)
         # If nothing else changed, this write tests now whether the file and its folder can be written.
         database.execute(f"PRAGMA user_version = {schema.FORMAT_VERSION}")
         database.execute("ROLLBACK" if version == schema.FORMAT_VERSION else "COMMIT")
