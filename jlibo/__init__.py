@@ -1,10 +1,14 @@
 """jlibo: lifelong Bayesian optimisation as pure functions of arrays and a key."""
 
+from typing import TYPE_CHECKING
+
 from jlibo import startup as _startup  # noqa: F401  (first: all other imports take time)
 
 # isort: split
 import logging as _logging
 
+from jlibo import sweeps as sweeps
+from jlibo import tune as tune
 from jlibo.belief import posterior as posterior
 from jlibo.belief.posterior import Belief as Belief
 from jlibo.belief.posterior import Posterior as Posterior
@@ -50,6 +54,7 @@ from jlibo.meta import FixedPrior as FixedPrior
 from jlibo.meta import MetaInfo as MetaInfo
 from jlibo.meta import MetaKeL as MetaKeL
 from jlibo.meta import MetaKGL as MetaKGL
+from jlibo.meta import PastTasks as PastTasks
 from jlibo.meta import RunSizes as RunSizes
 from jlibo.meta import SelfTunedMetaKGL as SelfTunedMetaKGL
 from jlibo.meta import TaskData as TaskData
@@ -94,6 +99,9 @@ from jlibo.version import __version__ as __version__
 
 # Messages of the logger "jlibo" are shown only if the program configures logging.
 _logging.getLogger("jlibo").addHandler(_logging.NullHandler())
+
+if TYPE_CHECKING:
+    from jlibo import plot as plot
 
 
 def __getattr__(name: str):

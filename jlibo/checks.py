@@ -21,6 +21,8 @@ else:
     # object, which has no members.
     ArrayLike = jax.typing.ArrayLike
 """Values that public functions convert to arrays: arrays, numbers and nested sequences of them."""
+DType = str | type[Any] | np.dtype[Any]
+"""A dtype, such as jnp.float32 or "float64"."""
 
 
 def is_concrete(value: Any) -> bool:

@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jlibo.belief.prior import check_noise
 from jlibo.belief.weights import HIGHEST, Posterior, check_features, check_reward, observe_feature, predict
 from jlibo.checks import ArrayLike, check_range, check_shape, is_concrete
+from jlibo.front_door import front_door
 from jlibo.solver.batching import lane_cond
 
 REFRESH_STEPS = 512
@@ -28,6 +29,11 @@ class Belief(eqx.Module):
     variance: Float[Array, " points"]
     features: Float[Array, "points features"]
     posterior: Posterior
+    wide: "Belief | None" = None
+    """For a mixture of priors, the belief of its last component, in units of its own: that of an agent
+    without past tasks, in the mixture of `jlibo.AdaptiveMetaKGL`."""
+    trust: Float[Array, ""] | None = None
+    """For a mixture of priors, the probability of all components but the last."""
 
     @property
     def std(self) -> Float[Array, " points"]:
@@ -37,6 +43,7 @@ class Belief(eqx.Module):
         return jnp.where(positive, jnp.sqrt(jnp.where(positive, self.variance, 1)), 0)
 
 
+@front_door
 def belief_at(posterior: Posterior, features: Float[Array, "points features"]) -> Belief:
     """Return the belief at given points, in O(points * features^2).
 
@@ -70,6 +77,7 @@ def belief_at(posterior: Posterior, features: Float[Array, "points features"]) -
     return Belief(mean, variance, features, posterior)
 
 
+@front_door
 def observe_candidate(belief: Belief, index: Int[ArrayLike, ""], reward: Float[ArrayLike, ""]) -> Belief:
     """Condition on a reward at one of the belief's own points.
 
@@ -103,6 +111,7 @@ def observe_candidate(belief: Belief, index: Int[ArrayLike, ""], reward: Float[A
     return condition(belief, index, reward, refresh=True)[0]
 
 
+@front_door
 def condition(
     belief: Belief,
     index: Int[ArrayLike, ""],
@@ -140,6 +149,7 @@ def condition(
     return new, surprise, gain
 
 
+@front_door
 def observe_pending(belief: Belief, index: Int[ArrayLike, ""]) -> Belief:
     """Reduce the variance as an observation at `index` does, for any reward; the mean stays.
 
@@ -170,6 +180,7 @@ def observe_pending(belief: Belief, index: Int[ArrayLike, ""]) -> Belief:
     return condition_pending(belief, index)
 
 
+@front_door
 def condition_pending(belief: Belief, index: Int[ArrayLike, ""], is_present: bool | Array = True) -> Belief:
     """`observe_pending` without checks, for use in loops; see `condition`."""
     feature = belief.features[index]

@@ -20,7 +20,8 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from jlibo.checks import ArrayLike, check_finite, check_range, check_shape, fail, is_concrete
+from jlibo.checks import ArrayLike, DType, check_finite, check_range, check_shape, fail, is_concrete
+from jlibo.front_door import front_door
 from jlibo.groups import validate_groups
 
 
@@ -53,6 +54,7 @@ class Prior(eqx.Module):
     covariance: Float[Array, " features"] | Float[Array, "features features"]
     noise_std: Float[Array, ""] | None
 
+    @front_door
     def __init__(self, mean: ArrayLike, covariance: ArrayLike, noise_std: ArrayLike | None = None):
         check_shape("mean", mean, ("features",))
         check_finite("mean", mean)
@@ -87,6 +89,7 @@ class Prior(eqx.Module):
             return jnp.diag(jnp.sqrt(self.covariance))
         return semidefinite_cholesky(self.covariance)
 
+    @front_door
     def variance(self, features: Float[Array, "*points features"]) -> Float[Array, "*points"]:
         """Return k(x, x) at points given by their features."""
         if self.covariance.ndim == 1:
@@ -147,6 +150,7 @@ class PriorMixture(eqx.Module):
         return self.log_weights.shape[-1]
 
 
+@front_door
 def mixture(priors: Sequence[Prior], weights: Float[ArrayLike, " components"]) -> PriorMixture:
     """Return a mixture of priors with probabilities proportional to `weights`.
 
@@ -179,10 +183,11 @@ def mixture(priors: Sequence[Prior], weights: Float[ArrayLike, " components"]) -
     return PriorMixture(components, jnp.log(weights / weights.sum()))
 
 
+@front_door
 def support_prior(
     support: Bool[ArrayLike, " groups"],
     groups: Sequence[int] | Int[np.ndarray | Array, " features"],
-    dtype: Any = None,
+    dtype: DType | None = None,
     *,
     free_groups: Sequence[int] = (),
 ) -> Prior:
@@ -221,9 +226,10 @@ def support_prior(
     return Prior(jnp.zeros(len(group_of), weights.dtype), weights[group_of])
 
 
+@front_door
 def full_prior(
     groups: Sequence[int] | Int[np.ndarray | Array, " features"],
-    dtype: Any = None,
+    dtype: DType | None = None,
     *,
     free_groups: Sequence[int] = (),
 ) -> Prior:
@@ -302,15 +308,16 @@ def in_one_shape(
             noise = jnp.broadcast_to(jnp.asarray(noise_std, part.mean.dtype), part.mean.shape[:-1])
             part = eqx.tree_at(lambda p: p.noise_std, part, noise, is_leaf=lambda leaf: leaf is None)
         if any(batched):
-            # Pad with copies of the last component, which determines the units, at probability zero.
+            # Pad with components of probability zero. They come first, because the last component is the
+            # one of an agent without past tasks (`Belief.wide`).
             part = part if is_batched else jax.tree.map(lambda leaf: leaf[None], part)
             weights = prior.log_weights if isinstance(prior, PriorMixture) else jnp.zeros(1, part.mean.dtype)
             absent = max(sizes) - size
-            part = jax.tree.map(lambda leaf, absent=absent: _repeat_last(leaf, absent), part)
-            part = PriorMixture(part, jnp.concatenate([weights, jnp.full(absent, -jnp.inf, weights.dtype)]))
+            part = jax.tree.map(lambda leaf, absent=absent: _repeat_first(leaf, absent), part)
+            part = PriorMixture(part, jnp.concatenate([jnp.full(absent, -jnp.inf, weights.dtype), weights]))
         answer.append(part)
     return answer
 
 
-def _repeat_last(leaf: Array, times: int) -> Array:
-    return jnp.concatenate([leaf, jnp.broadcast_to(leaf[-1:], (times, *leaf.shape[1:]))])
+def _repeat_first(leaf: Array, times: int) -> Array:
+    return jnp.concatenate([jnp.broadcast_to(leaf[:1], (times, *leaf.shape[1:])), leaf])

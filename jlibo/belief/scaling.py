@@ -19,7 +19,7 @@ from jlibo.belief.moments import Moments, Units, divisor, likeliest_units
 from jlibo.belief.posterior import held_noise
 from jlibo.belief.prior import Prior
 from jlibo.belief.whitening import whiten
-from jlibo.fields import hyper_parameter
+from jlibo.fields import number
 
 
 class AbstractScaling(eqx.Module):
@@ -122,8 +122,8 @@ class Standardise(AbstractScaling):
     ```
     """
 
-    guess: Float[Array, ""] = hyper_parameter("guess", above=0, default=1.0)
-    weight: Float[Array, ""] = hyper_parameter("weight", above=0, default=2.0)
+    guess: Float[Array, ""] = eqx.field(converter=number("guess", above=0), default=1.0)
+    weight: Float[Array, ""] = eqx.field(converter=number("weight", above=0), default=2.0)
 
     num_columns: ClassVar[int] = 3
 

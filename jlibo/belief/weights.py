@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jlibo.belief.prior import Prior, check_noise, largest_variance, noise_limits
 from jlibo.checks import ArrayLike, check_finite, check_shape
+from jlibo.front_door import front_door
 
 HIGHEST = lax.Precision.HIGHEST
 
@@ -43,6 +44,7 @@ class Posterior(eqx.Module):
         return jnp.matmul(self.factor, self.factor.T, precision=HIGHEST)
 
 
+@front_door
 def init(prior: Prior, noise_std: Float[ArrayLike, ""]) -> Posterior:
     """Return the posterior before any observation.
 
@@ -82,12 +84,14 @@ def init(prior: Prior, noise_std: Float[ArrayLike, ""]) -> Posterior:
     )
 
 
+@front_door
 def held_noise(noise_std: Float[Array, ""], variance: Float[Array, ""]) -> Float[Array, ""]:
     """Return `noise_std` clipped to `noise_limits` for a prior variance of `variance`; NaN if negative."""
     lower, upper = noise_limits(variance, noise_std.dtype)
     return jnp.where(noise_std >= 0, jnp.clip(noise_std, lower, upper), jnp.nan)
 
 
+@front_door
 def observe(
     posterior: Posterior, feature: Float[Array, " features"], reward: Float[ArrayLike, ""]
 ) -> Posterior:
@@ -120,11 +124,13 @@ def observe(
     return observe_feature(posterior, jnp.asarray(feature, dtype), check_reward(reward, dtype))[0]
 
 
+@front_door
 def update(posterior: Posterior, feature: Float[Array, " features"], reward: Float[Array, ""]) -> Posterior:
     """`observe` without checks, for use in loops."""
     return observe_feature(posterior, feature, reward)[0]
 
 
+@front_door
 def predict(
     posterior: Posterior, features: Float[Array, "*points features"]
 ) -> tuple[Float[Array, "*points"], Float[Array, "*points"]]:
@@ -155,6 +161,7 @@ def predict(
     return mean, (image**2).sum(-1)
 
 
+@front_door
 def sample_weights(posterior: Posterior, *, key: PRNGKeyArray) -> Float[Array, " features"]:
     """Return one draw of the weights, which defines a whole function.
 
@@ -180,6 +187,7 @@ def sample_weights(posterior: Posterior, *, key: PRNGKeyArray) -> Float[Array, "
     return posterior.mean + jnp.matmul(posterior.factor, noise, precision=HIGHEST)
 
 
+@front_door
 def sample(
     posterior: Posterior, features: Float[Array, "*points features"], *, key: PRNGKeyArray
 ) -> Float[Array, "*points"]:

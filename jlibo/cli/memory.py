@@ -1,4 +1,6 @@
-"""The command line of the tuner's memory: `jlibo memory show`, `export`, `import` and `salvage`.
+"""The command line of the tuner's memory: `jlibo memory show`, `export`, `import`, `salvage`.
+
+`delete`, `rename` and `merge` are in `jlibo.cli.tasks`.
 
 Errors that the user can fix are raised as `MemoryFileError`, which `jlibo.cli` prints without a traceback.
 Names and values in a memory may come from an untrusted source and are escaped before they are printed.
@@ -10,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from jlibo.cli import tasks as tasks_cli
 from jlibo.files import write_atomically
 from jlibo.printable import MAX_LENGTH, printable
 from jlibo.tune.memory.lines import (
@@ -31,8 +34,9 @@ _MOST_FEATURES = 2000  # above this, `show` does not learn the importance of par
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add `memory` and its actions to the commands of `jlibo`."""
-    memory = commands.add_parser("memory", help="show, export, import or salvage a tuner's memory")
+    memory = commands.add_parser("memory", help="show, export, import, merge or salvage a tuner's memory")
     actions = memory.add_subparsers(dest="action", metavar="ACTION", required=True)
+    tasks_cli.add_actions(actions)
 
     show = actions.add_parser("show", help="print the search space and the tasks")
     show.add_argument("file", metavar="FILE", help="a tuner's memory")
@@ -89,6 +93,7 @@ def _show(options: argparse.Namespace) -> int:
 
     with Memory.open_existing(options.file, write=False) as memory:
         tasks, trials = memory.snapshot()
+        num_spaces = len(memory.spaces)
         kernels = _selected_kernels(memory)
     console = Console(highlight=False)
     direction = "maximise" if memory.maximise else "minimise"
@@ -101,6 +106,11 @@ def _show(options: argparse.Namespace) -> int:
     show(f"{options.file}: {len(tasks)} tasks, {len(trials)} trials, to {direction}")
     for name, parameter in memory.space.items():
         show(f"  {printable(name)}: {printable(repr(parameter), max_length=10 * MAX_LENGTH)}")
+    if num_spaces > 1:
+        num_unfit = sum(not trial.fits for trial in trials)
+        show(
+            f"the last of {num_spaces} search spaces; {num_unfit} trials do not fit into it and do not teach"
+        )
     table = Table(box=None, pad_edge=False)
     table.add_column("task", overflow="fold")
     table.add_column("source")

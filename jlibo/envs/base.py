@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jlibo.checks import check_count, fail, is_concrete
+from jlibo.fields import AbstractField
 
 
 @final
@@ -54,15 +55,17 @@ class Task(eqx.Module):
 class AbstractEnv(eqx.Module):
     """A sequence of tasks. Implement `task`; it must be jittable and a pure function of its arguments."""
 
-    candidates: eqx.AbstractVar[Float[Array, "candidates dim"]]
-    noise_std: eqx.AbstractVar[Float[Array, ""]]
+    if TYPE_CHECKING:
+        candidates = AbstractField[Float[Array, "candidates dim"]]()
+        noise_std = AbstractField[Float[Array, ""]]()
+    else:
+        candidates: eqx.AbstractVar[Float[Array, "candidates dim"]]
+        noise_std: eqx.AbstractVar[Float[Array, ""]]
     always_finite: ClassVar[bool] = False
     """Whether the values of available candidates are known to be finite. If not, runs check them: candidates
     whose value is NaN or infinite are not played, and the result's `status` reports them."""
     if TYPE_CHECKING:
-
-        @property
-        def num_tasks(self) -> int | None: ...
+        num_tasks = AbstractField[int | None]()
     else:
         # Without an annotation or a descriptor: dataclasses then let subclasses declare it in any way.
         num_tasks = None

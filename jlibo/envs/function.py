@@ -10,7 +10,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from jlibo.checks import check_count, check_finite, check_shape
 from jlibo.envs.base import AbstractEnv, Task
-from jlibo.fields import hyper_parameter
+from jlibo.fields import number
+from jlibo.front_door import check_fields
 
 
 @final
@@ -51,10 +52,11 @@ class FunctionEnv(AbstractEnv):
     candidates: Float[Array, "candidates dim"]
     reward_fn: Callable[[Float[Array, " dim"], Any], Float[Array, ""]] = eqx.field(static=True)
     draw_fn: Callable[[Array, PRNGKeyArray], Any] = eqx.field(static=True)
-    noise_std: Float[Array, ""] = hyper_parameter("noise_std", at_least=0)
+    noise_std: Float[Array, ""] = eqx.field(converter=number("noise_std", at_least=0))
     num_tasks: int | None = eqx.field(static=True, default=None)
 
     def __check_init__(self):
+        check_fields(self)
         check_shape("candidates", self.candidates, ("candidates", "dim"))
         check_finite("candidates", self.candidates)
         if self.num_tasks is not None:

@@ -12,7 +12,8 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jlibo.checks import ArrayLike, check_shape, fail, is_concrete
 from jlibo.envs.base import AbstractEnv, Task
-from jlibo.fields import hyper_parameter
+from jlibo.fields import ScalarLike, number
+from jlibo.front_door import front_door
 from jlibo.tables import Table, read_csv
 
 
@@ -49,9 +50,10 @@ class TableEnv(AbstractEnv):
     available: Bool[Array, "tasks candidates"]
     own_candidates: Float[Array, "tasks candidates dim"] | None
     order: Int[Array, " tasks"]
-    noise_std: Float[Array, ""] = hyper_parameter("noise_std", at_least=0)
+    noise_std: Float[Array, ""] = eqx.field(converter=number("noise_std", at_least=0))
 
-    def __init__(self, values: ArrayLike, candidates: ArrayLike, *, noise_std: float = 0.0):
+    @front_door
+    def __init__(self, values: ArrayLike, candidates: ArrayLike, *, noise_std: ScalarLike = 0.0):
         check_shape("values", values, ("tasks", "candidates"))
         num_tasks, num_candidates = np.shape(values)
         if np.ndim(candidates) == 3:
@@ -84,6 +86,7 @@ class TableEnv(AbstractEnv):
         self.noise_std = noise_std  # pyright: ignore[reportAttributeAccessIssue]
 
     @classmethod
+    @front_door
     def from_table(
         cls,
         table: Table,
@@ -91,7 +94,7 @@ class TableEnv(AbstractEnv):
         metric: str | None = None,
         maximise: bool = True,
         scale_to_unit: bool = True,
-        noise_std: float = 0.0,
+        noise_std: ScalarLike = 0.0,
     ) -> "TableEnv":
         """Return an environment whose rewards are one metric of a table.
 
@@ -113,9 +116,10 @@ class TableEnv(AbstractEnv):
         return cls(values if maximise else -values, candidates, noise_std=noise_std)
 
     @classmethod
+    @front_door
     def from_csv(
         cls,
-        path: str | os.PathLike,
+        path: str | os.PathLike[str],
         *,
         task: str | None = None,
         params: str | Sequence[str] | None = None,
@@ -123,7 +127,7 @@ class TableEnv(AbstractEnv):
         log: str | Sequence[str] = (),
         maximise: bool = True,
         scale_to_unit: bool = True,
-        noise_std: float = 0.0,
+        noise_std: ScalarLike = 0.0,
     ) -> "TableEnv":
         """Return an environment from a CSV file: `read_csv`, then `from_table`.
 
@@ -145,6 +149,7 @@ class TableEnv(AbstractEnv):
         """Number of rows of the table."""
         return self.values.shape[-2]
 
+    @front_door
     def shuffled(self, *, key: PRNGKeyArray) -> "TableEnv":
         """Return the environment with its tasks in a random order."""
         return eqx.tree_at(lambda env: env.order, self, jax.random.permutation(key, self.order))

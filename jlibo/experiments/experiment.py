@@ -10,6 +10,7 @@ from jaxtyping import PRNGKeyArray
 from jlibo.checks import did_you_mean_or_known
 from jlibo.experiments.protocols import AbstractProtocol, World
 from jlibo.experiments.spec import SettingError, Spec, Value, parsed
+from jlibo.front_door import check_fields, front_door
 from jlibo.meta import AbstractMetaLearner
 from jlibo.printable import printable
 
@@ -27,6 +28,9 @@ class Analysis:
 
     numbers: Callable[[Any], dict[str, Any]]
     draw: Callable[[dict[str, Any], str], Any]
+
+    def __post_init__(self):
+        check_fields(self)
 
 
 @final
@@ -79,6 +83,7 @@ class Experiment:
     analysis: Analysis | None = None
 
     def __post_init__(self):
+        check_fields(self)
         if not self.agents:
             raise SettingError(f"'agents' of {printable(self.name)} should be at least one, but got none.")
         object.__setattr__(self, "agents", dict(self.agents))
@@ -107,6 +112,7 @@ class Experiment:
         """Return the settings that are data to the compiled program."""
         return {name: value for spec in self._specs() for name, value in spec.data().items()}
 
+    @front_door
     def changed(self, settings: Mapping[str, Any]) -> "Experiment":
         """Return the experiment with other values of settings, checked.
 
@@ -140,6 +146,7 @@ class Experiment:
         """Return the protocol."""
         return self.protocol.make()
 
+    @front_door
     def make_world(self, data: Mapping[str, Any] | None = None, *, key: PRNGKeyArray) -> World:
         """Return what the agents of one seed meet.
 

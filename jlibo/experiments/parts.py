@@ -21,6 +21,7 @@ from jlibo.belief.scaling import AbstractScaling, RawRewards, Standardise
 from jlibo.envs import AbstractEnv, SyntheticEnv, TableEnv
 from jlibo.experiments.spec import SettingError
 from jlibo.features import AbstractFeatures, Cosine, Legendre, Scaled, Unpenalised, box_midpoints
+from jlibo.front_door import front_door
 from jlibo.meta import FixedPrior
 from jlibo.meta.exploration import CustomExploration
 from jlibo.tables import load_table
@@ -181,6 +182,7 @@ def scaling_of(rewards: Literal["raw", "standardised"]) -> AbstractScaling:
     return {"raw": RawRewards, "standardised": Standardise}[rewards]()
 
 
+@front_door
 def oracle(env: AbstractEnv, features: AbstractFeatures) -> FixedPrior:
     """Return the agent that knows the true support."""
     support = true_support(env)
@@ -189,6 +191,7 @@ def oracle(env: AbstractEnv, features: AbstractFeatures) -> FixedPrior:
     return FixedPrior(fixed_prior=support_prior(support, features.groups))
 
 
+@front_door
 def random_search(env: AbstractEnv, features: AbstractFeatures) -> FixedPrior:
     """Return the agent that explores in every step."""
     return FixedPrior(exploration=CustomExploration(lambda task, horizon: horizon))

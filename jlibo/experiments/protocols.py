@@ -8,7 +8,7 @@
 
 import abc
 from collections.abc import Mapping
-from typing import Any, NamedTuple, final
+from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -17,7 +17,8 @@ from jaxtyping import PRNGKeyArray
 from jlibo.belief.scaling import RAW, AbstractScaling
 from jlibo.envs import AbstractEnv
 from jlibo.features import AbstractFeatures
-from jlibo.fields import size
+from jlibo.fields import AbstractField, size
+from jlibo.front_door import check_fields
 from jlibo.lifelong.offline import OfflineResult, run_offline
 from jlibo.lifelong.play import LifelongResult, RunSpec, plan_agents, play_tasks, start_agents
 from jlibo.meta import AbstractMetaLearner
@@ -52,8 +53,12 @@ class World(NamedTuple):
 class AbstractProtocol(eqx.Module):
     """Base class of protocols. All fields are static."""
 
-    num_tasks: eqx.AbstractVar[int]
-    horizon: eqx.AbstractVar[int]
+    if TYPE_CHECKING:
+        num_tasks = AbstractField[int]()
+        horizon = AbstractField[int]()
+    else:
+        num_tasks: eqx.AbstractVar[int]
+        horizon: eqx.AbstractVar[int]
 
     @property
     @abc.abstractmethod
@@ -104,6 +109,9 @@ class Lifelong(AbstractProtocol):
     num_tasks: int = size("num_tasks", 20)
     horizon: int = size("horizon", 100)
     scaling: AbstractScaling = RAW
+
+    def __check_init__(self):
+        check_fields(self)
 
     @property
     def fields(self):

@@ -10,6 +10,7 @@ from jlibo.checks import did_you_mean_or_known
 from jlibo.experiments import paper, theory, theory_lam
 from jlibo.experiments.experiment import Experiment
 from jlibo.experiments.spec import SettingError, Value
+from jlibo.front_door import front_door
 from jlibo.printable import printable
 
 _BUILT_IN: dict[str, Experiment] = {**paper.EXPERIMENTS, **theory.EXPERIMENTS, **theory_lam.EXPERIMENTS}
@@ -34,6 +35,7 @@ REGISTRY: Mapping[str, Experiment] = _Registry()
 """Every experiment by its name: those of jlibo, and those that were registered."""
 
 
+@front_door
 def register(experiment: Experiment) -> Experiment:
     """Add an experiment to those that `jlibo list`, `reproduce` and `sweep` know, and return it.
 
@@ -52,6 +54,7 @@ def register(experiment: Experiment) -> Experiment:
     return experiment
 
 
+@front_door
 def load_experiments(path: str | Path) -> None:
     """Run a Python file that registers experiments.
 
@@ -85,6 +88,7 @@ def load_experiments(path: str | Path) -> None:
     cloudpickle.register_pickle_by_value(module)
 
 
+@front_door
 def find(name: str) -> Experiment:
     """Return the experiment called `name`; raises a `SettingError` if there is none."""
     if name not in REGISTRY:
@@ -95,6 +99,7 @@ def find(name: str) -> Experiment:
     return REGISTRY[name]
 
 
+@front_door
 def override(experiment: Experiment, changes: Mapping[str, Any]) -> Experiment:
     """Return the experiment with other settings, given as values or as text; see `Experiment.changed`."""
     return experiment.changed(changes)

@@ -22,6 +22,7 @@ from jlibo.checks import check_count
 from jlibo.experiments.budget import check_fits
 from jlibo.experiments.experiment import Experiment
 from jlibo.experiments.run import TRUE_SUPPORT, ExperimentRun, outputs_of
+from jlibo.front_door import front_door
 from jlibo.lifelong.offline import OfflineResult
 from jlibo.lifelong.play import LifelongResult
 from jlibo.sweeps.compiled import CompiledChunks
@@ -45,6 +46,7 @@ class ExperimentResult:
     timing: dict[str, float]
 
 
+@front_door
 def run_experiment(
     experiment: Experiment,
     *,

@@ -5,7 +5,7 @@ checked, changed from the command line and written to JSON before jax starts.
 
 | a setting is | if                                                                                          |
 |--------------|---------------------------------------------------------------------------------------------|
-| data         | its field is a `hyper_parameter`, or it is a float argument of a function                   |
+| data         | its field is converted by `jlibo.fields.number`, or it is a float argument of a function    |
 | static       | otherwise                                                                                   |
 
 Fields declare their type and range (`jlibo.fields`); an argument of a function that is annotated as a
@@ -27,6 +27,7 @@ import jax
 
 from jlibo.checks import did_you_mean_or_known
 from jlibo.fields import Declared, declared
+from jlibo.front_door import front_door
 from jlibo.printable import described, printable
 
 SMALLEST, LARGEST = 1.1754944e-38, 3.4028235e38
@@ -64,6 +65,7 @@ class Spec:
     ```
     """
 
+    @front_door
     def __init__(self, make_fn: Callable[..., Any], **values: Any):
         known = inspect.signature(make_fn).parameters
         for name in values:
@@ -78,6 +80,7 @@ class Spec:
             for name, value in values.items()
         }
 
+    @front_door
     def named(self, **aliases: str) -> "Spec":
         """Return the specification with arguments that have another name as settings.
 
@@ -110,14 +113,17 @@ class Spec:
             name: spec.values[argument] for name, spec, argument in self._leaves() if spec.is_data(argument)
         }
 
+    @front_door
     def is_data(self, argument: str) -> bool:
         """Return whether an argument is data to the compiled program."""
         return self._declared[argument].is_data
 
+    @front_door
     def kind(self, name: str) -> type:
         """Return the type of the setting `name`: float, int, str or bool."""
         return next(spec._declared[argument].kind for n, spec, argument in self._leaves() if n == name)
 
+    @front_door
     def changed(self, settings: Mapping[str, Any]) -> "Spec":
         """Return the specification with those of the given settings that it has, checked.
 

@@ -1,8 +1,11 @@
 """The summary of an experiment's result: means and standard errors over seeds."""
 
+from typing import Any
+
 import numpy as np
 
 from jlibo.experiments.runner import ExperimentResult
+from jlibo.front_door import front_door
 from jlibo.lifelong import metrics
 from jlibo.lifelong.offline import OfflineResult
 from jlibo.solver.solution import Status, count_statuses
@@ -11,7 +14,8 @@ SIMPLE_REGRET_STEPS = (1, 3, 5, 10, 20, 50, 100)
 """Steps at which a summary has the simple regret."""
 
 
-def summarise(result: ExperimentResult) -> dict:
+@front_door
+def summarise(result: ExperimentResult) -> dict[str, Any]:
     """Return what `summary.json` holds.
 
     Of each agent, `statuses` counts how its tasks ended, by `Status.label`. `unconverged_solves` counts the

@@ -11,7 +11,7 @@
 import abc
 import math
 from collections.abc import Sequence
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import equinox as eqx
 import jax
@@ -20,6 +20,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jlibo.checks import as_numpy, check_finite, fail, is_concrete
+from jlibo.fields import AbstractField
+from jlibo.front_door import front_door
 
 
 class AbstractFeatures(eqx.Module):
@@ -47,16 +49,24 @@ class AbstractFeatures(eqx.Module):
     ```
     """
 
-    lower: eqx.AbstractVar[tuple[float, ...]]
-    """Lower end of the box, one number per dimension."""
-    upper: eqx.AbstractVar[tuple[float, ...]]
-    """Upper end of the box, one number per dimension."""
-    groups: eqx.AbstractVar[tuple[int, ...]]
-    """Group of each feature, 0 to p - 1 without gaps."""
-    names: eqx.AbstractVar[tuple[str, ...]]
-    """Name of each group."""
-    free_groups: eqx.AbstractVar[tuple[int, ...]]
-    """Groups that are always in the support and never penalised, such as a constant; most maps have none."""
+    if TYPE_CHECKING:
+        lower = AbstractField[tuple[float, ...]]()
+        upper = AbstractField[tuple[float, ...]]()
+        groups = AbstractField[tuple[int, ...]]()
+        names = AbstractField[tuple[str, ...]]()
+        free_groups = AbstractField[tuple[int, ...]]()
+    else:
+        lower: eqx.AbstractVar[tuple[float, ...]]
+        """Lower end of the box, one number per dimension."""
+        upper: eqx.AbstractVar[tuple[float, ...]]
+        """Upper end of the box, one number per dimension."""
+        groups: eqx.AbstractVar[tuple[int, ...]]
+        """Group of each feature, 0 to p - 1 without gaps."""
+        names: eqx.AbstractVar[tuple[str, ...]]
+        """Name of each group."""
+        free_groups: eqx.AbstractVar[tuple[int, ...]]
+        """Groups that are always in the support and never penalised, such as a constant; most maps have
+        none."""
     rest_groups: tuple[int, ...] = eqx.field(static=True, default=(), kw_only=True)
     """Free groups that can represent almost any function, for what the other groups do not explain. Without a
     penalty they would explain all data, so the selection of groups is made as if they did not exist."""
@@ -66,6 +76,7 @@ class AbstractFeatures(eqx.Module):
         """Return the features of one point of the box, in the dtype of the point, without checks."""
 
     @final
+    @front_door
     def __call__(self, points: Float[Array, "*batch dim"]) -> Float[Array, "*batch features"]:
         """Return the features of points of any batch shape.
 

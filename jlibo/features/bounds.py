@@ -18,8 +18,10 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from jlibo.checks import check_count, check_finite, fail, is_concrete
 from jlibo.features.base import AbstractFeatures
 from jlibo.features.combine import Scaled
+from jlibo.front_door import front_door
 
 
+@front_door
 def box_grid(features: AbstractFeatures, num_per_dim: int | Sequence[int]) -> Float[Array, "points dim"]:
     """Return an even grid over the box, ends included, with the last coordinate varying fastest.
 
@@ -53,6 +55,7 @@ def _even_points(features: AbstractFeatures, num_per_dim: int | Sequence[int]) -
     return np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, features.dim)
 
 
+@front_door
 def box_midpoints(features: AbstractFeatures, num_per_dim: int) -> Float[Array, "points dim"]:
     """Return the midpoints of the cells of an even grid over the box; no point is on its boundary.
 
@@ -77,6 +80,7 @@ def box_midpoints(features: AbstractFeatures, num_per_dim: int) -> Float[Array, 
     return jnp.asarray(centre + (grid - centre) * (1 - 1 / num_per_dim), jnp.result_type(float))
 
 
+@front_door
 def sample_box(
     features: AbstractFeatures, num_points: int, *, key: PRNGKeyArray
 ) -> Float[Array, "points dim"]:
@@ -108,6 +112,7 @@ def sample_box(
     )  # the sum may round past an end
 
 
+@front_door
 def max_kernel_diagonal(
     features: AbstractFeatures, *, num_points: int = 4096, key: PRNGKeyArray
 ) -> Float[Array, " groups"]:
@@ -138,6 +143,7 @@ def max_kernel_diagonal(
     return _max_diagonal(features, points)
 
 
+@front_door
 def check_bounded(features: AbstractFeatures, *, num_points: int = 4096, key: PRNGKeyArray) -> None:
     """Raise if a group violates k_j(x, x) <= 1 on the sample of `max_kernel_diagonal`, up to round-off.
 
@@ -171,6 +177,7 @@ def check_bounded(features: AbstractFeatures, *, num_points: int = 4096, key: PR
         )
 
 
+@front_door
 def normalise(features: AbstractFeatures, *, num_points: int = 4096, key: PRNGKeyArray) -> Scaled:
     """Return the map with every group scaled to k_j(x, x) <= 1 on the sample of `max_kernel_diagonal`.
 
@@ -196,8 +203,14 @@ def normalise(features: AbstractFeatures, *, num_points: int = 4096, key: PRNGKe
     """
     diagonal = max_kernel_diagonal(features, num_points=num_points, key=key)
     check_finite("features", diagonal)
+    return Scaled(features, _scales(diagonal))
+
+
+@jax.jit
+def _scales(diagonal: Float[Array, " groups"]) -> Float[Array, " groups"]:
+    """Return the factors that scale groups with these largest k_j(x, x) down to 1; 1 for those below."""
     over = diagonal > 1 + _slack(diagonal.dtype)
-    return Scaled(features, jnp.where(over, 1 / jnp.sqrt(jnp.where(over, diagonal, 1)), 1))
+    return jnp.where(over, 1 / jnp.sqrt(jnp.where(over, diagonal, 1)), 1)
 
 
 def _slack(dtype) -> float:

@@ -19,6 +19,7 @@ from jaxtyping import Array, Float
 
 from jlibo.checks import check_finite, check_shape, fail
 from jlibo.features.base import AbstractFeatures, make_box
+from jlibo.front_door import front_door
 from jlibo.groups import validate_groups
 
 
@@ -42,11 +43,11 @@ class Concatenate(AbstractFeatures):
 
     maps: tuple[AbstractFeatures, ...]
 
+    @front_door
     def __init__(self, *maps: AbstractFeatures):
         if not maps:
             fail("maps", "at least one feature map", "none")
         for one in maps:
-            _check_map("maps", one)
             if (one.lower, one.upper) != (maps[0].lower, maps[0].upper):
                 fail(
                     "maps",
@@ -109,8 +110,8 @@ class Scaled(AbstractFeatures):
     features: AbstractFeatures
     scales: Float[Array, " groups"]
 
+    @front_door
     def __init__(self, features: AbstractFeatures, scales: Float[Array, " groups"]):
-        _check_map("features", features)
         check_shape("scales", scales, (features.num_groups,))
         check_finite("scales", scales)
         self.features = features
@@ -165,8 +166,8 @@ class Unpenalised(AbstractFeatures):
     features: AbstractFeatures
     free_groups: tuple[int, ...] = eqx.field(static=True)
 
-    def __init__(self, features: AbstractFeatures, names: Sequence[str]):
-        _check_map("features", features)
+    @front_door
+    def __init__(self, features: AbstractFeatures, names: str | Sequence[str]):
         if isinstance(names, str):
             names = [names]
         unknown = [name for name in names if name not in features.names]
@@ -241,6 +242,7 @@ class FunctionFeatures(AbstractFeatures):
     static: tuple[Any, ...] = eqx.field(static=True)
     structure: Any = eqx.field(static=True)
 
+    @front_door
     def __init__(
         self,
         fn: Callable[[Float[Array, " dim"]], Float[Array, " features"]],
@@ -277,11 +279,6 @@ class FunctionFeatures(AbstractFeatures):
         leaves = [b if a is None else a for a, b in zip(self.arrays, self.static, strict=True)]
         fn = jax.tree.unflatten(self.structure, leaves)
         return jnp.asarray(fn(point)).astype(point.dtype)
-
-
-def _check_map(argument: str, value: object) -> None:
-    if not isinstance(value, AbstractFeatures):
-        fail(argument, "a feature map", f"{value!r} ({type(value).__name__})")
 
 
 def _check_output(fn: Callable, dim: int, num_features: int) -> None:

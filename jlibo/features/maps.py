@@ -23,6 +23,7 @@ from jaxtyping import Array, Float
 from jlibo.checks import check_count, fail
 from jlibo.features.base import AbstractFeatures, clip_keeping_gradient, make_box
 from jlibo.features.indices import IndexVector, first_half_space, first_indices, monomial_powers
+from jlibo.front_door import front_door
 
 Bound = float | Sequence[float]
 
@@ -57,6 +58,7 @@ class Cosine(AbstractFeatures):
     upper: tuple[float, ...] = eqx.field(static=True)
     frequencies: tuple[IndexVector, ...] = eqx.field(static=True)
 
+    @front_door
     def __init__(
         self,
         num_features: int = 50,
@@ -75,6 +77,7 @@ class Cosine(AbstractFeatures):
         self.frequencies = first_indices(num_features, dim, least=0 if constant else 1, most=max_frequency)
 
     @classmethod
+    @front_door
     def grid(
         cls,
         num_frequencies: int,
@@ -151,6 +154,7 @@ class Legendre(AbstractFeatures):
     upper: tuple[float, ...] = eqx.field(static=True)
     degrees: tuple[IndexVector, ...] = eqx.field(static=True)
 
+    @front_door
     def __init__(
         self,
         num_features: int = 50,
@@ -212,6 +216,7 @@ class Fourier(AbstractFeatures):
     frequencies: tuple[IndexVector, ...] = eqx.field(static=True)
     constant: bool = eqx.field(static=True)
 
+    @front_door
     def __init__(
         self,
         num_frequencies: int,
@@ -278,6 +283,7 @@ class Polynomial(AbstractFeatures):
     powers: tuple[IndexVector, ...] = eqx.field(static=True)
     group_by: str = eqx.field(static=True)
 
+    @front_door
     def __init__(
         self,
         degree: int,

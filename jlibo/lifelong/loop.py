@@ -26,6 +26,7 @@ from jlibo.belief.scaling import RAW, AbstractScaling
 from jlibo.checks import check_count, check_same_tree, fail
 from jlibo.envs.base import AbstractEnv
 from jlibo.features import AbstractFeatures
+from jlibo.front_door import front_door
 from jlibo.lifelong.play import LifelongResult, RunSpec, plan_agents, play_tasks, start_agents
 from jlibo.meta.base import (
     AbstractMetaLearner,
@@ -35,6 +36,7 @@ from jlibo.meta.exploration import AbstractExploration
 from jlibo.policies.base import AbstractPolicy
 
 
+@front_door
 def run_lifelong(
     env: AbstractEnv,
     features: AbstractFeatures,
@@ -110,6 +112,7 @@ def run_lifelong(
     return results["agent"]
 
 
+@front_door
 def run_agents(
     env: AbstractEnv,
     features: AbstractFeatures,

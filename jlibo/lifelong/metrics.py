@@ -10,7 +10,7 @@ All functions of a result accept any leading axes (seeds, hyper-parameters) and 
 `support_size` and `recovery` also accept the result of an offline experiment.
 """
 
-from typing import Any, Protocol, overload
+from typing import Any, Protocol, overload, runtime_checkable
 
 import jax.numpy as jnp
 import numpy as np
@@ -18,9 +18,11 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from jlibo.checks import ArrayLike
+from jlibo.front_door import front_door
 from jlibo.lifelong.play import LifelongResult
 
 
+@front_door
 def lifelong_regret(result: LifelongResult) -> Float[Array, "*batch steps"]:
     """Return the cumulative regret after every step, over all tasks in order.
 
@@ -46,6 +48,7 @@ def lifelong_regret(result: LifelongResult) -> Float[Array, "*batch steps"]:
     return jnp.cumsum(regret.reshape(*regret.shape[:-2], -1), axis=-1)
 
 
+@runtime_checkable
 class HasRegret(Protocol):
     """Any result with the regret of every step: lifelong or offline."""
 
@@ -53,6 +56,7 @@ class HasRegret(Protocol):
     def regret(self) -> Float[Array, "*batch tasks horizon"]: ...
 
 
+@front_door
 def task_regret(result: HasRegret) -> Float[Array, "*batch tasks"]:
     """Return the regret of each task, summed over its steps.
 
@@ -77,6 +81,7 @@ def task_regret(result: HasRegret) -> Float[Array, "*batch tasks"]:
     return jnp.asarray(result.regret).sum(-1)
 
 
+@front_door
 def simple_regret(result: LifelongResult) -> Float[Array, "*batch tasks horizon"]:
     """Return the regret of the best action so far, within each task.
 
@@ -101,6 +106,7 @@ def simple_regret(result: LifelongResult) -> Float[Array, "*batch tasks horizon"
     return lax.cummin(result.regret, axis=result.regret.ndim - 1)
 
 
+@front_door
 def exploration_regret(
     result: LifelongResult,
 ) -> tuple[Float[Array, "*batch tasks"], Float[Array, "*batch tasks"]]:
@@ -128,6 +134,7 @@ def exploration_regret(
     return forced, task_regret(result) - forced
 
 
+@runtime_checkable
 class HasSupport(Protocol):
     """Type of results with selections: lifelong or offline."""
 
@@ -138,6 +145,7 @@ class HasSupport(Protocol):
     def fell_back(self) -> Bool[Array, "*batch tasks"]: ...
 
 
+@front_door
 def support_size(result: HasSupport) -> Int[Array, "*batch tasks"]:
     """Return the number of base kernels in use after each task; an empty selection counts as all of them.
 
@@ -163,6 +171,7 @@ def support_size(result: HasSupport) -> Int[Array, "*batch tasks"]:
     return jnp.where(result.fell_back, result.support.shape[-1], size)
 
 
+@front_door
 def recovery(
     result: HasSupport, true_support: Bool[ArrayLike, "*batch groups"]
 ) -> Bool[Array, "*batch tasks"]:
@@ -200,7 +209,8 @@ def mean_and_standard_error(
 ) -> tuple[Float[Array, "..."], Float[Array, "..."]]: ...
 
 
-def mean_and_standard_error(values: Any, *, axis: int = 0) -> tuple[Any, Any]:
+@front_door
+def mean_and_standard_error(values: ArrayLike, *, axis: int = 0) -> tuple[Any, Any]:
     """Return mean and standard error over `axis`, by default the leading axis of seeds. Of one entry, zero.
 
     NumPy arrays are averaged by NumPy, so that double precision stays double; everything else by JAX.

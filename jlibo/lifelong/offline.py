@@ -21,6 +21,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from jlibo.belief.prior import Prior, PriorMixture, in_one_shape
 from jlibo.envs.base import AbstractEnv, check_num_tasks
 from jlibo.features import AbstractFeatures
+from jlibo.front_door import front_door
 from jlibo.lifelong.one_task import draw_task, run_task
 from jlibo.meta.base import AbstractMetaLearner, RunSizes, TaskData, check_state
 from jlibo.policies.base import AbstractPolicy
@@ -44,6 +45,7 @@ class OfflineResult(eqx.Module):
     """Steps of the solve."""
 
 
+@front_door
 def run_offline(
     env: AbstractEnv,
     features: AbstractFeatures,

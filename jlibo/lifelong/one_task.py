@@ -22,6 +22,7 @@ from jlibo.belief.moments import Moments
 from jlibo.belief.prior import Prior, PriorMixture
 from jlibo.belief.scaling import RAW, AbstractScaling
 from jlibo.envs.base import AbstractEnv, Task, finite_part, move_to_available
+from jlibo.front_door import front_door
 from jlibo.lifelong.exploration import explore_once, explore_uniformly
 from jlibo.policies.base import AbstractPolicy, choose
 from jlibo.solver.group_lasso import Status
@@ -80,6 +81,7 @@ def split_task_key(key: PRNGKeyArray) -> TaskKeys:
     return TaskKeys(*jax.random.split(key, len(TaskKeys._fields)))
 
 
+@front_door
 def draw_task(
     env: AbstractEnv, index: Int[Array, ""], horizon: int, *, repeats: bool = True, key: PRNGKeyArray
 ) -> Draws:
@@ -127,6 +129,7 @@ def draw_task(
     return Draws(played, noise, exploration, policy_keys, is_whole)
 
 
+@front_door
 def run_task(
     policy: AbstractPolicy,
     prior: Prior | PriorMixture,

@@ -25,7 +25,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jlibo.belief.prior import Prior, mixture
-from jlibo.fields import hyper_parameter
+from jlibo.fields import number
+from jlibo.front_door import check_fields
 from jlibo.meta.base import AbstractMetaLearner, RunSizes, TaskData, info_of, selected_prior
 from jlibo.meta.exploration import AbstractExploration, FirstTasksExploration
 from jlibo.meta.hierarchy import fit_hierarchy
@@ -68,18 +69,22 @@ class AdaptiveMetaKGL(AbstractMetaLearner):
     ```
     """
 
-    noise_std: Float[Array, ""] = hyper_parameter("noise_std", above=0, default=0.1)
+    noise_std: Float[Array, ""] = eqx.field(converter=number("noise_std", above=0), default=0.1)
     """Noise of the rewards in the selection, and initial value of the noise that is learned. Above 0."""
-    wide_weight: Float[Array, ""] = hyper_parameter("wide_weight", above=0, at_most=1, default=0.1)
+    wide_weight: Float[Array, ""] = eqx.field(
+        converter=number("wide_weight", above=0, at_most=1), default=0.1
+    )
     """Weight of the wide prior in the mixture before a task's first reward. Above 0, at most 1."""
-    residual_weight: Float[Array, ""] = hyper_parameter("residual_weight", at_least=0, at_most=1, default=0.1)
+    residual_weight: Float[Array, ""] = eqx.field(
+        converter=number("residual_weight", at_least=0, at_most=1), default=0.1
+    )
     """Share of the wide covariance that is added to the learned one. From 0 to 1."""
-    covariance_tasks: Float[Array, ""] = hyper_parameter("covariance_tasks", above=0, default=5.0)
+    covariance_tasks: Float[Array, ""] = eqx.field(converter=number("covariance_tasks", above=0), default=5.0)
     """Strength of the prior on the covariance, in tasks; see `jlibo.meta.hierarchy`. Above 0."""
-    mean_tasks: Float[Array, ""] = hyper_parameter("mean_tasks", above=0, default=1.0)
+    mean_tasks: Float[Array, ""] = eqx.field(converter=number("mean_tasks", above=0), default=1.0)
     """Strength of the prior on the mean, in tasks of mean zero. Above 0."""
-    unselected_weight: Float[Array, ""] = hyper_parameter(
-        "unselected_weight", at_least=0, at_most=1, default=0.1
+    unselected_weight: Float[Array, ""] = eqx.field(
+        converter=number("unselected_weight", at_least=0, at_most=1), default=0.1
     )
     """Share of the prior variance that is spread over all kernels, so that a kernel that was wrongly left out
     can still be learned. From 0 to 1."""
@@ -99,6 +104,9 @@ class AdaptiveMetaKGL(AbstractMetaLearner):
 
     data: ClassVar[str] = "all"
 
+    def __check_init__(self):
+        check_fields(self)
+
     def init(self, sizes):
         support = jnp.ones(sizes.num_groups, bool)
         learned = self._matrix(selected_prior(support, sizes), sizes)
@@ -108,7 +116,9 @@ class AdaptiveMetaKGL(AbstractMetaLearner):
         wide = self._matrix(selected_prior(jnp.ones(sizes.num_groups, bool), sizes), sizes)
         residual = self.residual_weight * wide.covariance
         learned = eqx.tree_at(lambda p: p.covariance, state.learned, state.learned.covariance + residual)
-        return mixture([learned, wide], jnp.stack([1 - self.wide_weight, self.wide_weight]))
+        # Without any task the prior is the wide one.
+        weight = jnp.where(state.num_done > 0, self.wide_weight, 1)
+        return mixture([learned, wide], jnp.stack([1 - weight, weight]))
 
     def update(self, state, data: TaskData, sizes):
         past = remember(state.past, state.num_done, data, self.data, sizes)

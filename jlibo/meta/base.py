@@ -20,6 +20,8 @@ from jaxtyping import Array, Bool, Float, Int
 from jlibo.belief.prior import Prior, PriorMixture, check_noise, largest_variance, support_prior
 from jlibo.checks import ArrayLike, check_same_tree, is_concrete
 from jlibo.features import AbstractFeatures
+from jlibo.fields import AbstractField
+from jlibo.front_door import front_door
 from jlibo.meta.exploration import AbstractExploration
 from jlibo.solver.group_lasso import Solution, Status
 
@@ -57,6 +59,7 @@ class RunSizes(eqx.Module):
     """The free groups that the selection ignores; see `AbstractFeatures.rest_groups`."""
 
     @staticmethod
+    @front_door
     def of(
         features: AbstractFeatures, *, num_tasks: int, horizon: int, max_explore: int, dtype: Any
     ) -> "RunSizes":
@@ -186,13 +189,18 @@ class AbstractMetaLearner(eqx.Module):
     ```
     """
 
-    exploration: eqx.AbstractVar[AbstractExploration]
-    """Default schedule of forced exploration."""
-    data: eqx.AbstractVar[str]
-    """Which steps of a task the learner uses: "exploration" (forced exploration only) or "all"."""
-    noise_std: eqx.AbstractVar[Float[ArrayLike, ""] | None]
-    """Noise of the rewards that the learner assumes; None if it assumes none. Runs check that the dtype can
-    represent it."""
+    if TYPE_CHECKING:
+        exploration = AbstractField[AbstractExploration]()
+        data = AbstractField[str]()
+        noise_std = AbstractField[Float[ArrayLike, ""] | None]()
+    else:
+        exploration: eqx.AbstractVar[AbstractExploration]
+        """Default schedule of forced exploration."""
+        data: eqx.AbstractVar[str]
+        """Which steps of a task the learner uses: "exploration" (forced exploration only) or "all"."""
+        noise_std: eqx.AbstractVar[Float[ArrayLike, ""] | None]
+        """Noise of the rewards that the learner assumes; None if it assumes none. Runs check that the dtype
+        can represent it."""
 
     @abc.abstractmethod
     def init(self, sizes: RunSizes) -> Any:

@@ -20,6 +20,7 @@ import numpy as np
 
 from jlibo.checks import check_count, check_finite, check_range, check_shape
 from jlibo.fields import static_number
+from jlibo.front_door import check_fields, front_door
 
 
 class AbstractExploration(eqx.Module):
@@ -37,6 +38,7 @@ class AbstractExploration(eqx.Module):
         **Returns:** non-negative numbers `[num_tasks]`.
         """
 
+    @front_door
     def counts(self, num_tasks: int, horizon: int) -> np.ndarray:
         """Return the number of exploratory steps of each task, as whole numbers of at most `horizon`.
 
@@ -132,6 +134,9 @@ class FirstTasksExploration(AbstractExploration):
     num_steps: int = eqx.field(static=True, default=3)
     num_tasks: int = eqx.field(static=True, default=1)
 
+    def __check_init__(self):
+        check_fields(self)
+
     def rates(self, num_tasks, horizon):
         return np.where(np.arange(num_tasks) < self.num_tasks, min(self.num_steps, horizon), 0.0)
 
@@ -153,6 +158,9 @@ class CustomExploration(AbstractExploration):
     """
 
     rate_fn: Callable[[int, int], float] = eqx.field(static=True)
+
+    def __check_init__(self):
+        check_fields(self)
 
     def rates(self, num_tasks, horizon):
         return np.asarray([self.rate_fn(task, horizon) for task in range(1, num_tasks + 1)], np.float64)

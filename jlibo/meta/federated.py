@@ -17,7 +17,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jlibo.fields import choice, hyper_parameter
+from jlibo.fields import choice, number
+from jlibo.front_door import check_fields
 from jlibo.meta.base import AbstractMetaLearner, RunSizes, TaskData, info_of, no_support, selected_prior
 from jlibo.meta.exploration import AbstractExploration, ConstantExploration
 from jlibo.meta.past import PastTasks, penalised
@@ -106,11 +107,11 @@ class FederatedMetaKGL(AbstractMetaLearner):
     ```
     """
 
-    lam: Float[Array, ""] = hyper_parameter("lam", at_least=0)
+    lam: Float[Array, ""] = eqx.field(converter=number("lam", at_least=0))
     """Penalty lambda of each client's group lasso, at least 0."""
-    omega: Float[Array, ""] = hyper_parameter("omega", at_least=0)
+    omega: Float[Array, ""] = eqx.field(converter=number("omega", at_least=0))
     """A client selects a kernel if its group norm exceeds this threshold. At least 0."""
-    alpha: Float[Array, ""] = hyper_parameter("alpha", at_least=0, at_most=1)
+    alpha: Float[Array, ""] = eqx.field(converter=number("alpha", at_least=0, at_most=1))
     """Share of the clients that must select a kernel, from 0 to 1."""
     data: str = choice("data", DATA_CHOICES)
     """Which steps of a task to use: "exploration" (forced exploration only) or "all"."""
@@ -122,6 +123,9 @@ class FederatedMetaKGL(AbstractMetaLearner):
     """Maximum number of steps of each solve."""
 
     noise_std: ClassVar[None] = None
+
+    def __check_init__(self):
+        check_fields(self)
 
     def init(self, sizes: RunSizes):
         num_rows(self.data, sizes)  # raises an error if the schedule gives no data to learn from

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from jlibo.belief.prior import Prior, full_prior
+from jlibo.front_door import check_fields
 from jlibo.meta.base import AbstractMetaLearner, group_array, info_of
 from jlibo.meta.exploration import AbstractExploration, NoExploration
 
@@ -36,6 +37,9 @@ class FixedPrior(AbstractMetaLearner):
 
     data: ClassVar[str] = "all"
     noise_std: ClassVar[None] = None
+
+    def __check_init__(self):
+        check_fields(self)
 
     def init(self, sizes):
         return ()

@@ -24,7 +24,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jlibo.belief.prior import Prior
-from jlibo.fields import choice, hyper_parameter
+from jlibo.fields import choice, number
+from jlibo.front_door import check_fields
 from jlibo.meta.base import AbstractMetaLearner, TaskData, free_mask, group_array, info_of
 from jlibo.meta.exploration import AbstractExploration, DecreasingExploration
 from jlibo.meta.meta_kgl import no_coef, solve_past
@@ -65,7 +66,7 @@ class MetaKeL(AbstractMetaLearner):
     ```
     """
 
-    lam: Float[Array, ""] = hyper_parameter("lam", at_least=0)
+    lam: Float[Array, ""] = eqx.field(converter=number("lam", at_least=0))
     """Penalty lambda of the group lasso, at least 0."""
     data: str = choice("data", DATA_CHOICES)
     """Which steps of a task to use: "exploration" (forced exploration only) or "all"."""
@@ -77,6 +78,9 @@ class MetaKeL(AbstractMetaLearner):
     """Maximum number of steps of each solve."""
 
     noise_std: ClassVar[None] = None
+
+    def __check_init__(self):
+        check_fields(self)
 
     def init(self, sizes):
         even = _even(jnp.zeros(sizes.num_groups, sizes.dtype), sizes)

@@ -16,7 +16,8 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jlibo.fields import choice, hyper_parameter
+from jlibo.fields import choice, number
+from jlibo.front_door import check_fields
 from jlibo.meta.base import (
     AbstractMetaLearner,
     RunSizes,
@@ -98,9 +99,9 @@ class MetaKGL(AbstractMetaLearner):
     ```
     """
 
-    lam: Float[Array, ""] = hyper_parameter("lam", at_least=0)
+    lam: Float[Array, ""] = eqx.field(converter=number("lam", at_least=0))
     """Penalty lambda of the group lasso; see `lam_scaling`. At least 0."""
-    omega: Float[Array, ""] = hyper_parameter("omega", at_least=0)
+    omega: Float[Array, ""] = eqx.field(converter=number("omega", at_least=0))
     """After s tasks, a kernel is selected if its group norm exceeds omega * sqrt(s); see `omega_scaling`. At
     least 0."""
     data: str = choice("data", DATA_CHOICES)
@@ -125,6 +126,9 @@ class MetaKGL(AbstractMetaLearner):
     """Maximum number of steps of each solve."""
 
     noise_std: ClassVar[None] = None
+
+    def __check_init__(self):
+        check_fields(self)
 
     def init(self, sizes):
         past = no_past(self.data, sizes)

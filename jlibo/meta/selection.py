@@ -20,7 +20,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jlibo.belief.prior import Prior
-from jlibo.fields import choice, hyper_parameter
+from jlibo.fields import choice, number
+from jlibo.front_door import check_fields
 from jlibo.meta.base import (
     AbstractMetaLearner,
     RunSizes,
@@ -148,7 +149,7 @@ class SelfTunedMetaKGL(AbstractMetaLearner):
     ```
     """
 
-    noise_std: Float[Array, ""] = hyper_parameter("noise_std", above=0, default=0.1)
+    noise_std: Float[Array, ""] = eqx.field(converter=number("noise_std", above=0), default=0.1)
     """Noise of the rewards in the likelihood. Above 0."""
     data: str = choice("data", DATA_CHOICES)
     """Which steps of a task to use: "exploration" (forced exploration only) or "all"."""
@@ -165,6 +166,9 @@ class SelfTunedMetaKGL(AbstractMetaLearner):
     """Relative duality gap at which the group lasso stops."""
     max_steps: int = 300
     """Maximum number of steps of each solve."""
+
+    def __check_init__(self):
+        check_fields(self)
 
     def init(self, sizes):
         return SelfTunedState(no_past(self.data, sizes), jnp.zeros((), jnp.int32), no_support(sizes))

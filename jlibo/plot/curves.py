@@ -14,6 +14,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from jlibo.checks import fail
+from jlibo.front_door import front_door
 from jlibo.lifelong import metrics
 from jlibo.lifelong.play import LifelongResult
 from jlibo.plot.lines import draw_line, draw_offline_lines, draw_task_line
@@ -33,6 +34,7 @@ MAX_POINTS = 1000
 """Approximate maximum number of points of a line; a figure cannot resolve more."""
 
 
+@front_door
 def plot_lifelong_regret(results: Results, ax: Axes | None = None) -> Axes:
     """Plot the cumulative regret over all steps of all tasks, with a vertical line where each task begins.
 
@@ -80,6 +82,7 @@ def plot_lifelong_regret(results: Results, ax: Axes | None = None) -> Axes:
     return ax
 
 
+@front_door
 def plot_task_regret(results: Results, ax: Axes | None = None) -> Axes:
     """Plot the regret of each task against the task's number.
 
@@ -111,6 +114,7 @@ def plot_task_regret(results: Results, ax: Axes | None = None) -> Axes:
     return finish(ax, agents, "task", "regret of the task")
 
 
+@front_door
 def plot_task_curves(results: Results, agent: str | None = None, ax: Axes | None = None) -> Axes:
     """Plot the cumulative regret within each task of one agent, pale for the first task, dark for the last.
 
@@ -156,6 +160,7 @@ def plot_task_curves(results: Results, agent: str | None = None, ax: Axes | None
     return finish(ax, {}, "step within the task", f"regret of the task so far{title}")
 
 
+@front_door
 def plot_simple_regret(results: Results, ax: Axes | None = None, *, tasks: slice = slice(None)) -> Axes:
     """Plot the regret of the best action so far against the step within a task, on logarithmic axes.
 
@@ -200,6 +205,7 @@ def plot_simple_regret(results: Results, ax: Axes | None = None, *, tasks: slice
     return ax
 
 
+@front_door
 def plot_exploration_cost(results: Results, ax: Axes | None = None) -> Axes:
     """Plot the lifelong regret of each agent as a bar: steps of the policy below, forced exploration on top.
 
@@ -270,6 +276,7 @@ def plot_exploration_cost(results: Results, ax: Axes | None = None) -> Axes:
     return ax
 
 
+@front_door
 def plot_offline_regret(
     regret_by_agent: Mapping[str, Float[Array, "*seeds num_offline_tasks"]], ax: Axes | None = None
 ) -> Axes:

@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 
+from jlibo.front_door import front_door
 from jlibo.lifelong.play import LifelongResult
 from jlibo.plot.curves import (
     plot_exploration_cost,
@@ -45,6 +46,7 @@ def figure_lifelong(
 ) -> GivenFigure: ...
 
 
+@front_door
 def figure_lifelong(
     results: Results,
     true_support: Bool[Array, "*seeds groups"] | None = None,
@@ -102,6 +104,7 @@ def figure_lifelong(
     return figure
 
 
+@front_door
 def figure_tuning(
     results: Results, title: str | None = None, *, names: Sequence[str] | None = None
 ) -> Figure:
@@ -172,6 +175,7 @@ def figure_offline(
 ) -> GivenFigure: ...
 
 
+@front_door
 def figure_offline(
     regret_by_agent: Mapping[str, Float[Array, "*seeds num_offline_tasks"]],
     support_size_by_agent: Mapping[str, Float[Array, "*seeds num_offline_tasks"]] | None = None,

@@ -12,17 +12,15 @@ from jlibo.plot.style import ordered
 Results = Mapping[str, LifelongResult] | LifelongResult
 
 
-def read_agents(results: Any) -> dict[str, LifelongResult]:
+def read_agents(results: Results) -> dict[str, LifelongResult]:
     """Return the agents in the order of `AGENTS`, because `jit` returns dictionaries sorted by name."""
     if isinstance(results, LifelongResult):
         results = {"agent": results}
-    if not isinstance(results, Mapping):
-        fail("results", "a LifelongResult, or a mapping from agents' names to them", type(results).__name__)
     if not results:
         fail("results", "at least one agent's", "an empty mapping")
     for name, result in results.items():
-        if not isinstance(name, str) or not isinstance(result, LifelongResult):
-            fail("results", "LifelongResults by the agents' names", f"{name!r}: {type(result).__name__}")
+        if not isinstance(name, str):
+            fail("results", "LifelongResults by the agents' names", f"the name {name!r}")
         with_seeds("results", result.regret, 2)
     return ordered(results)
 

@@ -11,6 +11,8 @@ from matplotlib.colors import LinearSegmentedColormap, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from jlibo.front_door import front_door
+
 ORACLE, NAIVE, META, FEDERATED = "#4f7992", "#d33f49", "#419d78", "#f9a620"
 RANDOM = "#8a8a8a"
 AGENTS = {
@@ -32,6 +34,7 @@ OTHER_COLOURS = ("#c2649a", "#2a9fbc", "#8a6d3b", "#a3a532", "#5c5c5c")
 GREY = "#b8b8b8"
 
 
+@front_door
 def display_name(agent: str) -> str:
     """Return the name of an agent as printed in figures.
 

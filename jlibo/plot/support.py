@@ -7,6 +7,7 @@ from jaxtyping import Array, Bool
 from matplotlib.axes import Axes
 
 from jlibo.checks import fail
+from jlibo.front_door import front_door
 from jlibo.lifelong import metrics
 from jlibo.lifelong.play import LifelongResult
 from jlibo.plot.lines import draw_task_line
@@ -14,6 +15,7 @@ from jlibo.plot.results import Results, read_agents, read_truth, with_seeds
 from jlibo.plot.style import GREY, META, colour_key, finish, own_axes, shades, whole_numbers
 
 
+@front_door
 def plot_support(
     result: LifelongResult,
     ax: Axes | None = None,
@@ -51,8 +53,6 @@ def plot_support(
     ax = jlibo.plot.plot_support(result, true_support=env.support, names=features.names)
     ```
     """
-    if not isinstance(result, LifelongResult):
-        fail("result", "one LifelongResult (pick an agent: results[name])", type(result).__name__)
     support = with_seeds("result", result.support, 2)
     num_groups = support.shape[-1]
     truth = None if true_support is None else read_truth(true_support, support.shape[0], num_groups)
@@ -91,6 +91,7 @@ def plot_support(
     return ax
 
 
+@front_door
 def plot_recovery(
     results: Results, true_support: Bool[Array, "*seeds groups"], ax: Axes | None = None
 ) -> Axes:
@@ -131,6 +132,7 @@ def plot_recovery(
     return finish(ax, agents, "after task", "share of seeds with exact recovery")
 
 
+@front_door
 def plot_support_size(
     results: Results, ax: Axes | None = None, *, true_support: Bool[Array, "*seeds groups"] | None = None
 ) -> Axes:

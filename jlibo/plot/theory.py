@@ -16,6 +16,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from jlibo.front_door import front_door
 from jlibo.plot.style import (
     FEDERATED,
     META,
@@ -29,6 +30,7 @@ from jlibo.plot.style import (
 )
 
 
+@front_door
 def figure_recovery(numbers: Mapping[str, Any], title: str | None = None) -> Figure:
     """Return a figure of measured recovery and the bounds, against rows and against tasks.
 
@@ -63,6 +65,7 @@ def figure_recovery(numbers: Mapping[str, Any], title: str | None = None) -> Fig
     return figure
 
 
+@front_door
 def figure_regret(numbers: Mapping[str, Any], title: str | None = None) -> Figure:
     """Return a figure of the cumulative regret with the bounds, and of the excess over the oracle.
 
@@ -94,6 +97,7 @@ def figure_regret(numbers: Mapping[str, Any], title: str | None = None) -> Figur
     return figure
 
 
+@front_door
 def figure_exploration(numbers: Mapping[str, Any], title: str | None = None) -> Figure:
     """Return a figure of lifelong regret and recovery against the amount of forced exploration.
 
@@ -133,6 +137,7 @@ def figure_exploration(numbers: Mapping[str, Any], title: str | None = None) -> 
     return figure
 
 
+@front_door
 def figure_kernels(numbers: Mapping[str, Any], title: str | None = None) -> Figure:
     """Return a figure of the tasks until recovery against the number of base kernels.
 
@@ -159,6 +164,7 @@ def figure_kernels(numbers: Mapping[str, Any], title: str | None = None) -> Figu
     return figure
 
 
+@front_door
 def figure_coverage(numbers: Mapping[str, Any], title: str | None = None) -> Figure:
     """Return a figure of how often f leaves the bands, by agent and band, and against tasks.
 

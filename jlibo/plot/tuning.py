@@ -9,9 +9,11 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
+from jlibo.front_door import front_door
 from jlibo.plot.style import META, colour_key, finish, own_axes, shades
 
 
+@front_door
 def plot_importance(importance: Mapping[str, float], ax: Axes | None = None, *, most: int = 12) -> Axes:
     """Plot importances as horizontal bars, in the order of the mapping, the first on top.
 
@@ -60,6 +62,7 @@ def plot_importance(importance: Mapping[str, float], ax: Axes | None = None, *, 
     return ax
 
 
+@front_door
 def plot_progress(
     scores_by_task: Mapping[str, Sequence[float | None]], ax: Axes | None = None, *, maximise: bool = True
 ) -> Axes:

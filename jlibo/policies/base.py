@@ -1,6 +1,7 @@
 """The contract of policies: a score for every point, given the belief. The loop plays the highest score."""
 
 import abc
+from typing import TYPE_CHECKING
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -10,6 +11,8 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jlibo.belief.posterior import Belief
 from jlibo.checks import check_shape, fail, is_concrete
+from jlibo.fields import AbstractField
+from jlibo.front_door import front_door
 
 
 class AbstractPolicy(eqx.Module):
@@ -35,14 +38,18 @@ class AbstractPolicy(eqx.Module):
     ```
     """
 
-    noise_std: eqx.AbstractVar[Float[Array, ""]]
-    """The standard deviation of the noise that the posterior assumes: lambda_ucb."""
+    if TYPE_CHECKING:
+        noise_std = AbstractField[Float[Array, ""]]()
+    else:
+        noise_std: eqx.AbstractVar[Float[Array, ""]]
+        """The standard deviation of the noise that the posterior assumes: lambda_ucb."""
 
     @abc.abstractmethod
     def scores(self, belief: Belief, *, key: PRNGKeyArray) -> Float[Array, " points"]:
         """Return the score of each point of the belief; the point with the highest score is played next."""
 
 
+@front_door
 def choose(
     policy: AbstractPolicy,
     belief: Belief,

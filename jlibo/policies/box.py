@@ -13,6 +13,7 @@ from jlibo.belief.posterior import Posterior, belief_at
 from jlibo.checks import check_count, check_finite, check_range, check_shape, fail, is_concrete
 from jlibo.features import AbstractFeatures, sample_box
 from jlibo.features.base import clip_keeping_gradient
+from jlibo.front_door import front_door
 from jlibo.policies.base import AbstractPolicy
 
 
@@ -28,6 +29,7 @@ class BoxMaximum(eqx.Module):
     """The best score among the initial candidates."""
 
 
+@front_door
 def maximise(
     policy: AbstractPolicy,
     posterior: Posterior,

@@ -2,11 +2,12 @@
 
 from typing import final
 
+import equinox as eqx
 import jax.numpy as jnp
 from jax.scipy.stats import norm
 from jaxtyping import Array, Float
 
-from jlibo.fields import hyper_parameter
+from jlibo.fields import number
 from jlibo.policies.base import AbstractPolicy
 
 
@@ -33,8 +34,8 @@ class ExpectedImprovement(AbstractPolicy):
     ```
     """
 
-    noise_std: Float[Array, ""] = hyper_parameter("noise_std", above=0)
-    margin: Float[Array, ""] = hyper_parameter("margin", at_least=0, default=0.0)
+    noise_std: Float[Array, ""] = eqx.field(converter=number("noise_std", above=0))
+    margin: Float[Array, ""] = eqx.field(converter=number("margin", at_least=0), default=0.0)
 
     def scores(self, belief, *, key):
         best = belief.posterior.best_reward

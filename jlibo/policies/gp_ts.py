@@ -2,12 +2,13 @@
 
 from typing import final
 
+import equinox as eqx
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
 from jlibo.belief.posterior import sample_weights
-from jlibo.fields import hyper_parameter
+from jlibo.fields import number
 from jlibo.policies.base import AbstractPolicy
 
 
@@ -35,8 +36,8 @@ class GPTS(AbstractPolicy):
     ```
     """
 
-    noise_std: Float[Array, ""] = hyper_parameter("noise_std", above=0)
-    scale: Float[Array, ""] = hyper_parameter("scale", at_least=0, default=1.0)
+    noise_std: Float[Array, ""] = eqx.field(converter=number("noise_std", above=0))
+    scale: Float[Array, ""] = eqx.field(converter=number("scale", at_least=0), default=1.0)
 
     def scores(self, belief, *, key):
         # One draw of the weights gives one function for all points, so the scores are a joint sample.

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jlibo.belief.posterior import Belief
-from jlibo.fields import hyper_parameter
+from jlibo.fields import number, number_or
 from jlibo.policies.base import AbstractPolicy
 
 
@@ -56,9 +56,9 @@ class TheoreticalNu(eqx.Module):
     ```
     """
 
-    norm_bound: Float[Array, ""] = hyper_parameter("norm_bound", above=0)
-    delta: Float[Array, ""] = hyper_parameter("delta", above=0, at_most=1)
-    noise_level: Float[Array, ""] = hyper_parameter("noise_level", at_least=0)
+    norm_bound: Float[Array, ""] = eqx.field(converter=number("norm_bound", above=0))
+    delta: Float[Array, ""] = eqx.field(converter=number("delta", above=0, at_most=1))
+    noise_level: Float[Array, ""] = eqx.field(converter=number("noise_level", at_least=0))
 
     def __call__(self, belief: Belief) -> Float[Array, ""]:
         """Return the coefficient for the next step."""
@@ -89,8 +89,8 @@ class GPUCB(AbstractPolicy):
     ```
     """
 
-    nu: Float[Array, ""] | TheoreticalNu = hyper_parameter("nu", at_least=0, or_module=TheoreticalNu)
-    noise_std: Float[Array, ""] = hyper_parameter("noise_std", above=0)
+    nu: Float[Array, ""] | TheoreticalNu = eqx.field(converter=number_or("nu", TheoreticalNu, at_least=0))
+    noise_std: Float[Array, ""] = eqx.field(converter=number("noise_std", above=0))
 
     def scores(self, belief, *, key):
         nu = self.nu(belief) if isinstance(self.nu, TheoreticalNu) else self.nu

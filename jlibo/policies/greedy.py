@@ -2,9 +2,10 @@
 
 from typing import final
 
+import equinox as eqx
 from jaxtyping import Array, Float
 
-from jlibo.fields import hyper_parameter
+from jlibo.fields import number
 from jlibo.policies.base import AbstractPolicy
 
 
@@ -30,7 +31,7 @@ class Greedy(AbstractPolicy):
     ```
     """
 
-    noise_std: Float[Array, ""] = hyper_parameter("noise_std", above=0)
+    noise_std: Float[Array, ""] = eqx.field(converter=number("noise_std", above=0))
 
     def scores(self, belief, *, key):
         return belief.mean

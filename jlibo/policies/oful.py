@@ -9,10 +9,11 @@
 
 from typing import final
 
+import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jlibo.fields import hyper_parameter
+from jlibo.fields import number
 from jlibo.policies.base import AbstractPolicy
 
 
@@ -49,9 +50,9 @@ class OFUL(AbstractPolicy):
     ```
     """
 
-    norm_bound: Float[Array, ""] = hyper_parameter("norm_bound", above=0)
-    delta: Float[Array, ""] = hyper_parameter("delta", above=0, at_most=1)
-    noise_std: Float[Array, ""] = hyper_parameter("noise_std", above=0)
+    norm_bound: Float[Array, ""] = eqx.field(converter=number("norm_bound", above=0))
+    delta: Float[Array, ""] = eqx.field(converter=number("delta", above=0, at_most=1))
+    noise_std: Float[Array, ""] = eqx.field(converter=number("noise_std", above=0))
 
     def scores(self, belief, *, key):
         gain = belief.posterior.information_gain

@@ -2,10 +2,11 @@
 
 from typing import final
 
+import equinox as eqx
 import jax
 from jaxtyping import Array, Float
 
-from jlibo.fields import hyper_parameter
+from jlibo.fields import number
 from jlibo.policies.base import AbstractPolicy
 
 
@@ -31,7 +32,7 @@ class Uniform(AbstractPolicy):
     ```
     """
 
-    noise_std: Float[Array, ""] = hyper_parameter("noise_std", above=0, default=1.0)
+    noise_std: Float[Array, ""] = eqx.field(converter=number("noise_std", above=0), default=1.0)
 
     def scores(self, belief, *, key):
         return jax.random.uniform(key, belief.mean.shape, belief.mean.dtype)

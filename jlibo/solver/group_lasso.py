@@ -31,6 +31,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from jlibo.checks import ArrayLike, check_finite, check_fits, check_range, check_shape, fail, is_concrete
+from jlibo.front_door import front_door
 from jlibo.groups import validate_groups
 from jlibo.solver.batching import lane_by_lane, lane_while
 from jlibo.solver.implicit import implicit_gradients
@@ -52,6 +53,7 @@ PRECISION_FLOOR = 32
 """Smallest relative gap that is requested, in units of machine epsilon: 4e-6 in float32, 7e-15 in float64."""
 
 
+@front_door
 def group_lasso(
     design: Float[ArrayLike, "tasks rows features"],
     targets: Float[ArrayLike, "tasks rows"],
@@ -61,7 +63,7 @@ def group_lasso(
     mask: Bool[ArrayLike, "tasks rows"] | None = None,
     init: Float[ArrayLike, "tasks features"] | None = None,
     tol: Float[ArrayLike, ""] = 1e-6,
-    max_steps: int = 10_000,
+    max_steps: int | Int[Array, ""] = 10_000,
 ) -> Solution:
     """Minimise `(1/N) sum (y - X b)^2 + lam * sum_j ||b^(j)||_2`, where `b^(j)` is group j over all tasks.
 
@@ -113,6 +115,7 @@ def group_lasso(
     return _group_lasso(data, init, jnp.asarray(tol, dtype), max_steps, ids=ids)
 
 
+@front_door
 def lambda_max(
     design: Float[ArrayLike, "tasks rows features"],
     targets: Float[ArrayLike, "tasks rows"],
@@ -145,6 +148,7 @@ def lambda_max(
     return _lambda_max(design, targets, mask, ids=ids)
 
 
+@front_door
 def group_lasso_path(
     design: Float[ArrayLike, "tasks rows features"],
     targets: Float[ArrayLike, "tasks rows"],
@@ -154,7 +158,7 @@ def group_lasso_path(
     mask: Bool[ArrayLike, "tasks rows"] | None = None,
     init: Float[ArrayLike, "tasks features"] | None = None,
     tol: Float[ArrayLike, ""] = 1e-6,
-    max_steps: int = 10_000,
+    max_steps: int | Int[Array, ""] = 10_000,
 ) -> Solution:
     """Solve `group_lasso` for each of `lams` in order, each warm-started from the previous solution.
 
@@ -194,6 +198,7 @@ def group_lasso_path(
     return _path(data, init, jnp.asarray(tol, design.dtype), max_steps, ids=ids)
 
 
+@front_door
 def lam_grid(
     largest: Float[ArrayLike, ""], *, num_lams: int = 20, smallest_ratio: float = 0.01
 ) -> Float[Array, " path"]:

@@ -21,6 +21,7 @@ import numpy as np
 
 from jlibo import files, npz
 from jlibo.checks import fail
+from jlibo.front_door import check_fields, front_door
 from jlibo.lifelong.metrics import mean_and_standard_error
 from jlibo.printable import described, printable
 from jlibo.sweeps import named_file
@@ -66,6 +67,7 @@ class Labelled:
     attrs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):
+        check_fields(self)
         sizes: dict[str, tuple[int, str]] = {}
         for kind, variables in (("array", self.arrays), ("coordinate", self.coords)):
             for name, (dims, values) in variables.items():
@@ -101,6 +103,7 @@ class Labelled:
     def __contains__(self, name: object) -> bool:
         return name in self.arrays
 
+    @front_door
     def dims(self, name: str) -> tuple[str, ...]:
         """Return the names of an array's axes."""
         return self._variable(name).dims
@@ -129,6 +132,7 @@ class Labelled:
 
     # --- selection ---
 
+    @front_door
     def isel(self, **places: int | slice | Sequence[int] | np.ndarray) -> "Labelled":
         """Return the entries at given positions along axes.
 
@@ -190,6 +194,7 @@ class Labelled:
                 chosen = chosen.isel(**{dim: np.concatenate(found)})
         return chosen
 
+    @front_door
     def mean_and_error(self, name: str, *, over: str = "seed") -> tuple[np.ndarray, np.ndarray]:
         """Return mean and standard error of an array over one axis, in double precision.
 
@@ -221,6 +226,7 @@ class Labelled:
             attrs=dict(self.attrs),
         )
 
+    @front_door
     def to_dataframe(self, *names: str) -> Any:
         """Return a `pandas.DataFrame` with a row per entry and a column per coordinate and array.
 
@@ -261,6 +267,7 @@ class Labelled:
 
     # --- files ---
 
+    @front_door
     def save(self, path: str | Path) -> Path:
         """Write one `.npz` file atomically, and return its path. Equal content gives equal bytes."""
         header = {
@@ -277,6 +284,7 @@ class Labelled:
         return path
 
     @classmethod
+    @front_door
     def load(cls, path: str | Path, *, max_bytes: int | None = None) -> "Labelled":
         """Return the `Labelled` that `save` wrote to `path`. Nothing is unpickled.
 

@@ -13,11 +13,14 @@ once per step, whether or not the step number is batched.
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, final
+from typing import final
 
 import jax
 import jax.numpy as jnp
 from jax.custom_batching import custom_vmap
+from jaxtyping import Array, Int
+
+from jlibo.front_door import front_door
 
 ProgressFn = Callable[[float, str], None]
 
@@ -86,31 +89,33 @@ def traced_with(meter: Meter | None) -> Iterator[None]:
         _tracing.pop()
 
 
-def tick(step: Any, total: int) -> None:
+@front_door
+def tick(step: int | Int[Array, ""], total: int) -> None:
     """Report from within a scan that `step` of `total` is done.
 
-    Does nothing outside of a sweep that shows progress.
+        Does nothing outside of a sweep that shows progress.
 
-    **Arguments:**
+        **Arguments:**
 
-    - `step`: 1, ..., `total`; may be traced.
-    - `total`: number of ticks in one run.
+        - `step`: 1, ..., `total`; may be traced.
+        - `total`: number of ticks in one run.
 
-    ```python
-    import jax
-    import jax.numpy as jnp
-    import jlibo
+        ```python
+        import jax
+        import jax.numpy as jnp
+    from jaxtyping import Array, Int
+        import jlibo
 
-    def run(scale, *, key):
-        def step(position, number):
-            jlibo.sweeps.tick(number, 100)
-            position += scale * jax.random.normal(jax.random.fold_in(key, number))
-            return position, position
+        def run(scale, *, key):
+            def step(position, number):
+                jlibo.sweeps.tick(number, 100)
+                position += scale * jax.random.normal(jax.random.fold_in(key, number))
+                return position, position
 
-        return {"walk": jax.lax.scan(step, 0.0, jnp.arange(1, 101))[1]}
+            return {"walk": jax.lax.scan(step, 0.0, jnp.arange(1, 101))[1]}
 
-    jlibo.sweep(run, {"scale": [0.1, 1.0]}, num_seeds=10, progress=True, key=jax.random.key(0))
-    ```
+        jlibo.sweep(run, {"scale": [0.1, 1.0]}, num_seeds=10, progress=True, key=jax.random.key(0))
+        ```
     """
     meter = _tracing[-1]
     if meter is None:
@@ -132,6 +137,7 @@ def tick(step: Any, total: int) -> None:
     emit(jnp.asarray(step))
 
 
+@front_door
 def task_ticks(num_tasks: int) -> Callable[[int], None] | None:
     """Return a `progress_fn` for `run_lifelong`, or None outside of a sweep that shows progress.
 

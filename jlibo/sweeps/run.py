@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +12,7 @@ from jaxtyping import PRNGKeyArray
 
 from jlibo import npz
 from jlibo.checks import check_count, fail
+from jlibo.front_door import front_door, got
 from jlibo.printable import printable
 from jlibo.sweeps import budget as memory
 from jlibo.sweeps import folder as folders
@@ -23,7 +24,11 @@ from jlibo.sweeps.points import SEED, Plan, Points, as_points, check_seeds
 from jlibo.sweeps.program import Program, double_precision, stored_program, trace, versions
 from jlibo.sweeps.segments import AbstractSegmentedRun
 
+if TYPE_CHECKING:
+    from distributed import Client
 
+
+@front_door
 def sweep(
     run_fn: Callable[..., Any] | AbstractSegmentedRun,
     grid: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
@@ -37,7 +42,7 @@ def sweep(
     dims: Mapping[str, Sequence[str]] | None = None,
     coords: Mapping[str, Any] | None = None,
     out: str | Path | None = None,
-    client: Any = None,
+    client: "Client | None" = None,
     progress: bool | meters.ProgressFn = False,
     attrs: Mapping[str, Any] | None = None,
     program_name: str | None = None,
@@ -102,6 +107,7 @@ def sweep(
     points = as_points(grid)
     check_seeds(num_seeds, first_seed)
     key = _new_style(key)
+    _check_client(client)
     with contextlib.ExitStack() as stack:
         report_fn = meters.progress_fn(progress, stack, name="sweep")
         meter = None if report_fn is None else meters.Meter(report_fn)
@@ -209,6 +215,18 @@ def sweep(
                     result.save(folder.result_path)
             processes.wait("jlibo-sweep-written")
     return result
+
+
+def _check_client(client: Any) -> None:
+    """Raise a `ValueError` unless `client` is None or a client of Dask, which may not be installed."""
+    if client is None:
+        return
+    try:
+        from distributed import Client
+    except ImportError:
+        fail("client", "None, since Dask is not installed (pip install 'jlibo[dask]')", got(client))
+    if not isinstance(client, Client):
+        fail("client", "a distributed.Client", got(client))
 
 
 def _new_style(key: Any) -> Any:

@@ -20,14 +20,14 @@ class Row(NamedTuple):
     metrics: tuple[float, ...]
 
 
-def reject(path: str | os.PathLike, place: str | None, problem: str) -> NoReturn:
+def reject(path: str | os.PathLike[str], place: str | None, problem: str) -> NoReturn:
     """Raise the error common to all readers: the file, the place in it, what is wrong."""
     where = f"{os.fspath(path)}, {place}" if place else os.fspath(path)
     raise ValueError(f"{where}: {problem}")
 
 
 def assemble(
-    path: str | os.PathLike, rows: Iterable[Row], param_names: Sequence[str], metric_names: Sequence[str]
+    path: str | os.PathLike[str], rows: Iterable[Row], param_names: Sequence[str], metric_names: Sequence[str]
 ) -> Table:
     """Return a table of the rows, grouped by task.
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import final
 
+from jlibo.front_door import front_door
 from jlibo.printable import described
 from jlibo.tables.assemble import Row, assemble, reject
 from jlibo.tables.table import Table
@@ -13,8 +14,9 @@ from jlibo.tables.table import Table
 MISSING = frozenset({"", "na", "nan"})
 
 
+@front_door
 def read_csv(
-    path: str | os.PathLike,
+    path: str | os.PathLike[str],
     *,
     task: str | None = None,
     params: str | Sequence[str] | None = None,

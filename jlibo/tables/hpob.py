@@ -6,13 +6,15 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from jlibo.front_door import front_door
 from jlibo.printable import described, printable
 from jlibo.tables.assemble import Row, assemble, reject
 from jlibo.tables.table import Table
 
 
+@front_door
 def read_hpob(
-    path: str | os.PathLike, search_space_id: str | int, *, param_names: Sequence[str] | None = None
+    path: str | os.PathLike[str], search_space_id: str | int, *, param_names: Sequence[str] | None = None
 ) -> Table:
     """Read one search space of a JSON file in the layout of HPO-B.
 
@@ -73,7 +75,7 @@ def read_hpob(
     return assemble(path, rows, names, ["y"])
 
 
-def _rows(path: str | os.PathLike, space: str, name: str, content: Any) -> Iterator[Row]:
+def _rows(path: str | os.PathLike[str], space: str, name: str, content: Any) -> Iterator[Row]:
     where = f"search space {space!r}, data set {name!r}"
     points, values = (content.get("X"), content.get("y")) if isinstance(content, dict) else (None, None)
     if not isinstance(points, list) or not isinstance(values, list):

@@ -3,12 +3,14 @@
 import os
 from collections.abc import Sequence
 
+from jlibo.front_door import front_door
 from jlibo.tables.csv_file import read_csv
 from jlibo.tables.table import Table
 
 
+@front_door
 def read_random_bot(
-    path: str | os.PathLike, *, metrics: str | Sequence[str] = ("auc", "accuracy", "brier")
+    path: str | os.PathLike[str], *, metrics: str | Sequence[str] = ("auc", "accuracy", "brier")
 ) -> Table:
     r"""Read the GLMNET runs of the OpenML random bot from a CSV file.
 

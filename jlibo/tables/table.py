@@ -14,6 +14,7 @@ import numpy as np
 
 from jlibo import npz
 from jlibo.checks import check_shape, did_you_mean, fail
+from jlibo.front_door import check_fields, front_door
 
 FORMAT = 1
 NOT_METRICS = frozenset({"format", "tasks", "param_names", "params", "filled"})
@@ -66,6 +67,7 @@ class Table:
     num_missing: int = 0
 
     def __post_init__(self):
+        check_fields(self)
         if not self.tasks:
             fail("tasks", "at least one name", "none")
         if not self.metrics:
@@ -99,6 +101,7 @@ class Table:
         """Booleans `[t, g]`: whether at least one metric of the configuration is known on the task."""
         return np.logical_or.reduce([~np.isnan(values) for values in self.metrics.values()])
 
+    @front_door
     def metric(self, name: str | None = None) -> np.ndarray:
         """Return one metric as an array `[t, g]`.
 
@@ -134,6 +137,7 @@ def _frozen(array) -> np.ndarray:
     return copy
 
 
+@front_door
 def load_table(name: str) -> Table:
     """Return a table that comes with the package.
 

@@ -21,6 +21,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from jlibo.checks import ArrayLike, check_count, check_shape
 from jlibo.envs import SyntheticEnv
 from jlibo.features import AbstractFeatures, max_kernel_diagonal
+from jlibo.front_door import front_door
 from jlibo.lifelong.one_task import split_task_key
 from jlibo.solver.group_lasso import group_lasso
 from jlibo.theory import blocks
@@ -46,6 +47,7 @@ class Finding:
         return f"{self.assumption}: {mark}. {self.words}"
 
 
+@front_door
 def group_norms(
     coef: Float[Array, "tasks features"], groups: blocks.Groups = None
 ) -> Float[Array, "tasks groups"]:
@@ -62,6 +64,7 @@ def group_norms(
     return jnp.sqrt(squares.T)
 
 
+@front_door
 def pooled_beta_min(
     coef: Float[Array, "tasks features"], support: Bool[ArrayLike, " groups"], groups: blocks.Groups = None
 ) -> Float[Array, ""]:
@@ -77,6 +80,7 @@ def pooled_beta_min(
     return jnp.where(jnp.asarray(support), pooled, jnp.inf).min()
 
 
+@front_door
 def client_beta_min(
     coef: Float[Array, "tasks features"], support: Bool[ArrayLike, " groups"], groups: blocks.Groups = None
 ) -> Float[Array, ""]:
@@ -87,6 +91,7 @@ def client_beta_min(
     return jnp.where(jnp.asarray(support), group_norms(coef, groups), jnp.inf).min()
 
 
+@front_door
 def check_environment(
     env: SyntheticEnv, features: AbstractFeatures, *, num_tasks: int, num_rows: int, key: PRNGKeyArray
 ) -> list[Finding]:
@@ -130,6 +135,7 @@ def check_environment(
     ]
 
 
+@front_door
 def check_data(
     design: Float[Array, "tasks rows features"],
     targets: Float[Array, "tasks rows"],

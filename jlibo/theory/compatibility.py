@@ -18,14 +18,17 @@ its square belongs.
 """
 
 import math
+from functools import partial
 from typing import Literal
 
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from jlibo.checks import ArrayLike, fail
 from jlibo.features import AbstractFeatures, box_midpoints
+from jlibo.front_door import front_door
 from jlibo.theory import blocks
 
 Reading = Literal["proved", "printed"]
@@ -49,6 +52,7 @@ def check_reading(reading: str) -> None:
 # --- a given design -----------------------------------------------------------------------------------------
 
 
+@front_door
 def gram_constants(
     design: Float[Array, "tasks rows features"],
     *,
@@ -71,9 +75,16 @@ def gram_constants(
 
     **Raises:** `ValueError` for a wrong shape or invalid groups.
     """
-    ids = blocks.group_ids(design, groups)
+    return _gram_constants(blocks.gram(design, mask), ids=blocks.group_ids(design, groups))
+
+
+# Functions of the Gram matrices, whose shape does not depend on the number of rows, are compiled: designs of
+# different lengths share them.
+@partial(jax.jit, static_argnames="ids")
+def _gram_constants(
+    grams: Float[Array, "tasks features features"], *, ids: tuple[int, ...]
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
     index = blocks.GroupIndex.of(ids)
-    grams = blocks.gram(design, mask)
     smallest, _ = blocks.extreme_eigenvalues(blocks.diagonal_blocks(grams, index), index)
     # Sums of squares by pairs of groups, through the matrix that maps features to groups.
     member = jnp.asarray(np.eye(max(ids) + 1)[:, list(ids)], grams.dtype)
@@ -82,6 +93,7 @@ def gram_constants(
     return jnp.maximum(smallest.min(), 0), jnp.sqrt(between.max())
 
 
+@front_door
 def kappa_from_gram(
     c_d: Real, c_od: Real, support_size: Real, *, reading: Reading = "proved"
 ) -> Float[Array, "*any"]:
@@ -105,6 +117,7 @@ def kappa_from_gram(
     return jnp.sqrt(jnp.maximum(square, 0))
 
 
+@front_door
 def kappa_from_eigenvalue(
     design: Float[Array, "tasks rows features"],
     support_size: int,
@@ -119,13 +132,21 @@ def kappa_from_eigenvalue(
     **Arguments:** as in `gram_constants`; `support_size` is s*.
     """
     check_size(design, support_size, groups)
-    smallest = jnp.linalg.eigvalsh(blocks.gram(design, mask))[:, 0].min()
+    return _kappa_from_eigenvalue(blocks.gram(design, mask), support_size)
+
+
+@jax.jit
+def _kappa_from_eigenvalue(
+    grams: Float[Array, "tasks features features"], support_size: int | Int[Array, ""]
+) -> Float[Array, ""]:
+    smallest = jnp.linalg.eigvalsh(grams)[:, 0].min()
     # The eigenvalue of a singular matrix is round-off: a bound must not be positive because of it.
-    scale = jnp.trace(blocks.gram(design, mask), axis1=-2, axis2=-1).max()
-    slack = 4 * design.shape[-1] * jnp.finfo(design.dtype).eps * scale
+    scale = jnp.trace(grams, axis1=-2, axis2=-1).max()
+    slack = 4 * grams.shape[-1] * jnp.finfo(grams.dtype).eps * scale
     return jnp.sqrt(jnp.maximum(smallest - slack, 0) / support_size)
 
 
+@front_door
 def kappa_lower(
     design: Float[Array, "tasks rows features"],
     support_size: int,
@@ -158,6 +179,7 @@ def check_size(design: Float[Array, "tasks rows features"], support_size: int, g
 # --- uniform exploration ------------------------------------------------------------------------------------
 
 
+@front_door
 def map_moments(
     features: AbstractFeatures, *, num_per_dim: int | None = None
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
@@ -188,6 +210,7 @@ def map_moments(
     return jnp.asarray(np.diag(second).min(), dtype), jnp.asarray(off.max(), dtype)
 
 
+@front_door
 def exploration_constants(
     num_rows: Real,
     num_features: Real,
@@ -227,6 +250,7 @@ def exploration_constants(
     return jnp.asarray(mean_square) - bound * diagonal, jnp.asarray(inner) + bound * off_diagonal
 
 
+@front_door
 def exploration_kappa(
     num_rows: Real,
     num_features: Real,
@@ -269,6 +293,7 @@ def exploration_kappa(
     return jnp.sqrt(jnp.maximum(z / size - jnp.sqrt((first + second) / rows), 0))
 
 
+@front_door
 def population_kappa(mean_square: Real, support_size: Real) -> Float[Array, "*any"]:
     """Return `sqrt(z / s*)`, the kappa of orthogonal features of mean square z on infinitely many rows.
 
@@ -280,6 +305,7 @@ def population_kappa(mean_square: Real, support_size: Real) -> Float[Array, "*an
     return jnp.sqrt(jnp.asarray(mean_square) / as_real(support_size))
 
 
+@front_door
 def exploration_slope(
     num_features: int, support_size: int, delta: float, *, kernel_bound: float = 1.0, num_designs: int = 1
 ) -> float:
@@ -293,6 +319,7 @@ def exploration_slope(
     return kernel_bound * (diagonal / support_size + off_diagonal * (7 - 1 / support_size))
 
 
+@front_door
 def exploration_rows_needed(
     num_features: int,
     support_size: int,

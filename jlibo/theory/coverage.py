@@ -27,6 +27,7 @@ from jlibo.belief.scaling import RAW
 from jlibo.checks import ArrayLike, fail
 from jlibo.envs import AbstractEnv
 from jlibo.features import AbstractFeatures
+from jlibo.front_door import front_door
 from jlibo.lifelong.one_task import TaskResult, draw_task, run_task
 from jlibo.lifelong.play import plan_agents
 from jlibo.meta import AbstractMetaLearner, RunSizes, TaskData
@@ -50,6 +51,7 @@ class Coverage(eqx.Module):
         return self.ratio > 1
 
 
+@front_door
 def norm_of(prior: Prior | PriorMixture, coef_norm: Float[ArrayLike, ""]) -> Float[Array, ""]:
     """Return B for the kernel of a prior: `||beta||_2` over the largest standard deviation of a weight.
 
@@ -64,6 +66,7 @@ def norm_of(prior: Prior | PriorMixture, coef_norm: Float[ArrayLike, ""]) -> Flo
     return jnp.asarray(coef_norm) / jnp.sqrt(largest_variance(covariance))
 
 
+@front_door
 def band_ratio(
     prior: Prior | PriorMixture,
     features: Float[Array, "candidates features"],
@@ -116,6 +119,7 @@ def band_ratio(
     return ratios
 
 
+@front_door
 def measure_coverage(
     env: AbstractEnv,
     features: AbstractFeatures,

@@ -29,11 +29,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jlibo.checks import ArrayLike, check_range, check_shape
+from jlibo.front_door import front_door
 from jlibo.theory.compatibility import Reading, Real, as_real, check_reading
 
 _ROUND_OFF = 1e-5  # as in `jlibo.meta.federated.server_vote`
 
 
+@front_door
 def correct_share(alpha: Real, *, reading: Reading = "proved") -> Float[Array, "*any"]:
     """Return alpha-bar, the share of correct clients above which the vote is right about every kernel.
 
@@ -47,6 +49,7 @@ def correct_share(alpha: Real, *, reading: Reading = "proved") -> Float[Array, "
     return choose(jnp.asarray(alpha), 1 - jnp.asarray(alpha))
 
 
+@front_door
 def signal_needed_by_clients(num_kernels: Real, alpha: Real) -> Float[Array, "*any"]:
     """Return the `signal` above which a vote of ever more clients converges to J*.
 
@@ -58,6 +61,7 @@ def signal_needed_by_clients(num_kernels: Real, alpha: Real) -> Float[Array, "*a
     return 1 + jnp.sqrt(2 * jnp.log(as_real(num_kernels) / (1 - correct_share(alpha))))
 
 
+@front_door
 def vote_exponent(
     client_probability: Real, alpha: Real, *, reading: Reading = "proved"
 ) -> Float[Array, "*any"]:
@@ -77,6 +81,7 @@ def vote_exponent(
     return jnp.where(v > share, exponent, 0)
 
 
+@front_door
 def vote_probability(
     client_probabilities: Float[ArrayLike, " clients"],
     alpha: Float[ArrayLike, ""],
@@ -111,6 +116,7 @@ def vote_probability(
     return jnp.abs(jnp.expm1(jnp.minimum(log_count - exponent, 0)))
 
 
+@front_door
 def exact_vote_probability(
     client_probabilities: Float[ArrayLike, " clients"], alpha: Float[ArrayLike, ""]
 ) -> Float[Array, ""]:
@@ -134,7 +140,12 @@ def exact_vote_probability(
     """
     check_shape("client_probabilities", jnp.asarray(client_probabilities), ("clients",))
     check_range("alpha", alpha, at_least=0, at_most=1)
-    v = jnp.asarray(client_probabilities)
+    return _tail(jnp.asarray(client_probabilities), alpha)
+
+
+# Jitted, because a scan outside of `jit` is recompiled at every call.
+@jax.jit
+def _tail(v: Float[Array, " clients"], alpha: Float[ArrayLike, ""]) -> Float[Array, ""]:
     num_clients = v.shape[0]
     votes = jnp.ceil(jnp.asarray(alpha, v.dtype) * num_clients * (1 - _ROUND_OFF))
     # A kernel of J* has all correct clients, any other at most the others: both must be decided rightly.

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from jlibo.checks import ArrayLike, check_shape
+from jlibo.front_door import front_door
 from jlibo.meta.noise import NoiseEstimate, noise_of_rows, spread_kappa
 from jlibo.theory import blocks
 from jlibo.theory.compatibility import Real, as_real, check_size, kappa_lower
@@ -27,6 +28,7 @@ ORTHOGONAL_ERROR = 0.75
 """Error of a group norm for orthogonal features, in units of sqrt(m) lambda / z."""
 
 
+@front_door
 def estimate_noise(
     design: Float[Array, "tasks rows features"],
     targets: Float[Array, "tasks rows"],
@@ -75,6 +77,7 @@ def estimate_noise(
     return noise_of_rows(rows, rewards, counts, nothing, nothing)
 
 
+@front_door
 def kappa_upper(
     design: Float[Array, "tasks rows features"],
     support_size: int,
@@ -105,6 +108,7 @@ def kappa_upper(
     return spread_kappa(own.sum(1) / index.present.sum(1), support_size)
 
 
+@front_door
 def lam_bracket(
     design: Float[Array, "tasks rows features"],
     support_size: int,
@@ -143,6 +147,7 @@ def lam_bracket(
     return lower, upper
 
 
+@front_door
 def penalty_omega(lam: Real, num_tasks: Real, mean_square: Real) -> Float[Array, "*any"]:
     """Return the error of a group norm over sqrt(m) for orthogonal features, `3/4 sqrt(m) lam / z`.
 

@@ -12,6 +12,7 @@ The kernel is k(x, x') = phi(x)^T C phi(x') with the covariance C of a `jlibo.Pr
 kernels in J has C = diag(1 / |J|) on the features of J (`jlibo.support_prior`).
 """
 
+from functools import partial
 from typing import final
 
 import equinox as eqx
@@ -24,6 +25,7 @@ from jlibo.belief import posterior as gp
 from jlibo.belief.prior import Prior
 from jlibo.checks import ArrayLike, check_count, check_shape
 from jlibo.features import AbstractFeatures
+from jlibo.front_door import front_door
 from jlibo.lifelong.play import LifelongResult
 from jlibo.theory.compatibility import Real, as_real
 
@@ -31,6 +33,7 @@ GREEDY_SHARE = 0.6321205588285577
 """1 - 1/e: the greedy gain is at least this share of the largest one (Nemhauser, Wolsey & Fisher 1978)."""
 
 
+@front_door
 def information_gain_bound(
     num_steps: Real, num_features: Real, regulariser: Real, *, kernel_bound: Real = 1.0
 ) -> Float[Array, "*any"]:
@@ -68,6 +71,13 @@ def information_gain(
     **Returns:** a number. It equals the `information_gain` of a posterior that has observed the rows.
     """
     check_shape("features", features, ("rows", "features"))
+    return _information_gain(features, regulariser, prior)
+
+
+@jax.jit
+def _information_gain(
+    features: Float[Array, "rows features"], regulariser: Float[ArrayLike, ""], prior: Prior | None
+) -> Float[Array, ""]:
     rows = (
         features if prior is None else jnp.matmul(features, prior.factor(), precision=lax.Precision.HIGHEST)
     )
@@ -93,6 +103,7 @@ class GreedyGain(eqx.Module):
         return self.gain / GREEDY_SHARE
 
 
+@front_door
 def greedy_information_gain(
     features: Float[Array, "candidates features"],
     num_steps: int,
@@ -120,6 +131,17 @@ def greedy_information_gain(
     """
     check_shape("features", features, ("candidates", "features"))
     check_count("num_steps", num_steps)
+    return _greedy_gain(features, num_steps, regulariser, prior)
+
+
+# Jitted, because a scan outside of `jit` is recompiled at every call.
+@partial(jax.jit, static_argnums=1)
+def _greedy_gain(
+    features: Float[Array, "candidates features"],
+    num_steps: int,
+    regulariser: Float[ArrayLike, ""],
+    prior: Prior | None,
+) -> GreedyGain:
     dtype = features.dtype
     if prior is None:
         prior = Prior(jnp.zeros(features.shape[1], dtype), jnp.ones(features.shape[1], dtype))
@@ -134,6 +156,7 @@ def greedy_information_gain(
     return GreedyGain(gain, chosen)
 
 
+@front_door
 def played_information_gain(
     result: LifelongResult,
     features: AbstractFeatures,

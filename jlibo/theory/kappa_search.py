@@ -25,6 +25,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from jlibo.checks import check_count
+from jlibo.front_door import front_door
 from jlibo.theory import blocks
 from jlibo.theory.compatibility import check_size, kappa_lower
 
@@ -52,6 +53,7 @@ class KappaBracket(eqx.Module):
     direction: Direction
 
 
+@front_door
 def kappa_bracket(
     design: Float[Array, "tasks rows features"],
     support_size: int,

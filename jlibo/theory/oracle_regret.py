@@ -19,12 +19,14 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jlibo.front_door import front_door
 from jlibo.policies.gp_ucb import kernel_width
 from jlibo.policies.oful import ellipsoid_width
 from jlibo.theory.compatibility import Reading, Real, as_real, check_reading
 from jlibo.theory.information_gain import information_gain_bound
 
 
+@front_door
 def kernel_norm(coef_norm: Real, num_kernels: Real) -> Float[Array, "*any"]:
     """Return `||f||_k = sqrt(|J|) ||beta||_2` for the average k of |J| kernels.
 
@@ -36,6 +38,7 @@ def kernel_norm(coef_norm: Real, num_kernels: Real) -> Float[Array, "*any"]:
     return jnp.sqrt(as_real(num_kernels)) * jnp.asarray(coef_norm)
 
 
+@front_door
 def gp_ucb_regret(
     horizon: Real,
     num_features: Real,
@@ -93,6 +96,7 @@ def _gain(given: Real | None, steps, num_features: Real, lam) -> Float[Array, "*
     return information_gain_bound(steps, num_features, lam) if given is None else jnp.asarray(given)
 
 
+@front_door
 def full_kernel_regret(
     horizon: Real,
     num_features: Real,

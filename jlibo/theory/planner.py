@@ -20,6 +20,7 @@ from typing import Any, final
 import numpy as np
 
 from jlibo.checks import check_count, check_finite, check_range, fail
+from jlibo.front_door import front_door
 from jlibo.meta.exploration import DecreasingExploration
 from jlibo.theory import compatibility, oracle_regret, recovery, regret
 from jlibo.theory.federated import signal_needed_by_clients
@@ -105,6 +106,7 @@ class Plan:
         return "\n".join(_lines(self))
 
 
+@front_door
 def plan(
     *,
     num_tasks: int,

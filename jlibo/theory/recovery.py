@@ -18,14 +18,19 @@ inequality behind it is false: P(|Z| >= 1 + t) > exp(-t^2) for a standard normal
 with the half, "printed" without. Everything else agrees in both readings.
 """
 
+from functools import partial
+
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from jlibo.checks import ArrayLike
+from jlibo.front_door import front_door
 from jlibo.theory import blocks
 from jlibo.theory.compatibility import Reading, Real, as_real, check_reading
 
 
+@front_door
 def margin(beta_min: Real, omega: Real) -> Float[Array, "*any"]:
     """Return omega-bar = min(omega, c_1 - omega), the largest error of a group norm that selects rightly.
 
@@ -35,6 +40,7 @@ def margin(beta_min: Real, omega: Real) -> Float[Array, "*any"]:
     return jnp.maximum(jnp.minimum(omega, beta_min - omega), 0)
 
 
+@front_door
 def theorem_lam(num_tasks: Real, *, beta_min: Real, omega: Real, kappa: Real) -> Float[Array, "*any"]:
     """Return the lam of Theorem 3.3, the largest for which the error bound is `margin`.
 
@@ -56,6 +62,7 @@ def theorem_lam(num_tasks: Real, *, beta_min: Real, omega: Real, kappa: Real) ->
     return margin(beta_min, omega) * jnp.asarray(kappa) ** 2 / (8 * jnp.sqrt(as_real(num_tasks)))
 
 
+@front_door
 def signal(
     num_rows: Real, *, beta_min: Real, omega: Real, kappa: Real, noise_std: Real
 ) -> Float[Array, "*any"]:
@@ -71,6 +78,7 @@ def signal(
     return strength / (32 * jnp.asarray(noise_std))
 
 
+@front_door
 def recovery_log_failure(
     num_rows: Real,
     num_tasks: Real,
@@ -93,6 +101,7 @@ def recovery_log_failure(
     return jnp.where(ratio > 1, jnp.minimum(bound, 0), 0)
 
 
+@front_door
 def recovery_probability(
     num_rows: Real,
     num_tasks: Real,
@@ -142,6 +151,7 @@ def recovery_probability(
     return jnp.abs(jnp.expm1(log_failure))  # 1 - exp(log_failure), without the sign of -0
 
 
+@front_door
 def noise_lam(
     num_rows: Real, num_tasks: Real, num_kernels: Real, *, noise_std: Real, delta: Real
 ) -> Float[Array, "*any"]:
@@ -167,6 +177,7 @@ def noise_lam(
 # --- inverted -----------------------------------------------------------------------------------------------
 
 
+@front_door
 def least_rows(*, beta_min: Real, omega: Real, kappa: Real, noise_std: Real) -> Float[Array, "*any"]:
     """Return the n above which the theorem says anything, `(32 sigma / (omega-bar kappa^2))^2`.
 
@@ -179,6 +190,7 @@ def least_rows(*, beta_min: Real, omega: Real, kappa: Real, noise_std: Real) -> 
     return (32 * jnp.asarray(noise_std) / (margin(beta_min, omega) * jnp.asarray(kappa) ** 2)) ** 2
 
 
+@front_door
 def rows_needed(
     delta: Real,
     num_tasks: Real,
@@ -197,6 +209,7 @@ def rows_needed(
     return least * _signal_needed(delta, num_tasks, num_kernels) ** 2
 
 
+@front_door
 def tasks_needed(
     delta: Real,
     num_rows: Real,
@@ -216,6 +229,7 @@ def tasks_needed(
     return jnp.where(ratio > 1, needed, jnp.inf)
 
 
+@front_door
 def smallest_beta_min(
     delta: Real, num_rows: Real, num_tasks: Real, num_kernels: Real, *, kappa: Real, noise_std: Real
 ) -> Float[Array, "*any"]:
@@ -239,6 +253,7 @@ def _log_ratio(num_kernels: Real, delta: Real) -> Float[Array, "*any"]:
 # --- a given design -----------------------------------------------------------------------------------------
 
 
+@front_door
 def design_failure(
     design: Float[Array, "tasks rows features"],
     lam: Float[ArrayLike, ""],
@@ -262,19 +277,33 @@ def design_failure(
 
     **Returns:** probabilities `[groups]`, at most 1.
     """
-    index = blocks.GroupIndex.of(blocks.group_ids(design, groups))
-    count = blocks.num_rows(design, mask)
-    unscaled = blocks.gram(design, mask) * (jnp.maximum(count, 1) / design.shape[0])
+    ids = blocks.group_ids(design, groups)
+    return _failure(blocks.gram(design, mask), blocks.num_rows(design, mask), lam, noise_std, ids=ids)
+
+
+@partial(jax.jit, static_argnames="ids")
+def _failure(
+    grams: Float[Array, "tasks features features"],
+    count: Float[Array, ""],
+    lam: Float[ArrayLike, ""],
+    noise_std: Float[ArrayLike, ""],
+    *,
+    ids: tuple[int, ...],
+) -> Float[Array, " groups"]:
+    """Return `design_failure` of a design with these Gram matrices and `count` rows in all tasks."""
+    index, dtype = blocks.GroupIndex.of(ids), grams.dtype
+    unscaled = grams * (jnp.maximum(count, 1) / grams.shape[0])
     own = blocks.diagonal_blocks(unscaled, index)
     traces = jnp.trace(own, axis1=-2, axis2=-1).sum(0)
     _, largest = blocks.extreme_eigenvalues(own, index)
     norms = largest.max(0)
-    threshold = jnp.asarray(lam, design.dtype) * count / (4 * jnp.asarray(noise_std, design.dtype))
+    threshold = jnp.asarray(lam, dtype) * count / (4 * jnp.asarray(noise_std, dtype))
     excess = threshold - jnp.sqrt(traces)
-    bound = jnp.exp(-(excess**2) / (2 * jnp.maximum(norms, jnp.finfo(design.dtype).tiny)))
+    bound = jnp.exp(-(excess**2) / (2 * jnp.maximum(norms, jnp.finfo(dtype).tiny)))
     return jnp.where(excess > 0, jnp.minimum(bound, 1), 1)
 
 
+@front_door
 def design_recovery_probability(
     design: Float[Array, "tasks rows features"],
     *,

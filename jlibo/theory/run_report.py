@@ -20,6 +20,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from jlibo.belief.prior import support_prior
 from jlibo.checks import check_shape, fail
 from jlibo.features import AbstractFeatures
+from jlibo.front_door import front_door
 from jlibo.lifelong import metrics
 from jlibo.lifelong.play import LifelongResult
 from jlibo.theory import oracle_regret, recovery, regret
@@ -28,6 +29,7 @@ from jlibo.theory.kappa_search import kappa_bracket
 from jlibo.theory.planner import count_in_words
 
 
+@front_door
 def exploration_design(
     result: LifelongResult, features: AbstractFeatures, candidates: Float[Array, "candidates dim"]
 ) -> tuple[Float[Array, "tasks rows features"], Bool[Array, "tasks rows"]]:
@@ -90,6 +92,7 @@ class RunReport:
         return "\n".join(_lines(self))
 
 
+@front_door
 def report_run(
     result: LifelongResult,
     features: AbstractFeatures,

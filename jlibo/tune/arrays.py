@@ -106,7 +106,7 @@ def unit_points(space: SearchSpace, trials: Sequence[TrialRecord]) -> Float[np.n
     points = np.full((len(trials), space.num_parameters), OFF)
     for place, (name, parameter) in enumerate(space.items()):
         on = [row for row, trial in enumerate(trials) if name in trial.params]
-        codes = [parameter.code_of(name, trials[row].params[name]) for row in on]
+        codes = [parameter.code_near(name, trials[row].params[name]) for row in on]
         points[on, place] = parameter.codes_to_unit(np.array(codes, float))
     return points
 
@@ -160,10 +160,11 @@ def scored_trials(tasks: Sequence[TaskRecord], trials: Sequence[TrialRecord]) ->
     """Return the trials that the model learns from, by id of the task, in their order.
 
     These are the complete trials of tasks that have at least two, and their stopped trials with an estimate.
+    Trials that do not fit into the search space are left out.
     """
     rows: dict[int, list[TrialRecord]] = {task.id: [] for task in tasks}
     for trial in trials:
-        if trial.model_score is not None and trial.task_id in rows:
+        if trial.model_score is not None and trial.fits and trial.task_id in rows:
             rows[trial.task_id].append(trial)
     complete = {task: sum(trial.state == "complete" for trial in some) for task, some in rows.items()}
     return {task: some for task, some in rows.items() if complete[task] >= 2}
@@ -382,4 +383,4 @@ def feature_values(features: AbstractFeatures, points: np.ndarray) -> Float[np.n
     count = len(points)
     places = np.zeros((padded(count, LEAST_TRIALS), points.shape[-1]))
     places[:count] = points
-    return np.asarray(features(jnp.asarray(places, jnp.result_type(float)))[:count], np.float64)
+    return np.asarray(features(jnp.asarray(places, jnp.result_type(float))), np.float64)[:count]

@@ -28,6 +28,7 @@ from jlibo.tune.memory import rows
 from jlibo.tune.memory.records import TaskRecord, TrialRecord
 from jlibo.tune.model import Model, is_allowed
 from jlibo.tune.space import candidates as unit_points
+from jlibo.tune.space.fitting import fit
 
 LEAST_POINTS, MOST_POINTS = 1024, 4096
 """Numbers of configurations to choose from: the smallest padded one, and the largest."""
@@ -156,7 +157,7 @@ def _choices(model: Model, scored: dict[int, list[TrialRecord]], *, maximise: bo
         for some in ranked:
             if rank < len(some) and len(configs) < MOST_POINTS - len(pool):
                 text = rows.params_text(some[rank].params)
-                if text not in configs and is_allowed(model, some[rank].params):
+                if text not in configs and _is_choice(model, some[rank].params):
                     configs[text] = some[rank].params
     for point in pool:
         params = model.space.from_unit(point)
@@ -164,6 +165,11 @@ def _choices(model: Model, scored: dict[int, list[TrialRecord]], *, maximise: bo
     own = list(configs.values())
     points = [model.space.to_unit(params) for params in own]
     return _Choices(own, np.reshape(points, (len(own), model.space.num_parameters)))
+
+
+def _is_choice(model: Model, params: dict[str, Any]) -> bool:
+    """Return whether a tuner would suggest a configuration; a trial may be between the steps of the space."""
+    return fit(model.space, params).is_exact and is_allowed(model, params)
 
 
 def _failures(
@@ -176,6 +182,7 @@ def _failures(
     for trial in trials:
         place = places.get(rows.params_text(trial.params))
         is_scored = trial.model_score is not None
-        if place is not None and trial.task_id in row_of and (is_scored or trial.state == "failed"):
+        is_known = trial.fits and (is_scored or trial.state == "failed")
+        if place is not None and trial.task_id in row_of and is_known:
             state[row_of[trial.task_id], place, int(is_scored)] = True
     return state[..., 0] & ~state[..., 1]

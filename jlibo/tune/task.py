@@ -13,7 +13,7 @@ import itertools
 import threading
 import warnings
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, final, overload
 
 import jax
 import numpy as np
@@ -30,6 +30,7 @@ from jlibo.tune.memory.memory import new_owner
 from jlibo.tune.memory.records import TaskRecord, TrialRecord
 from jlibo.tune.process import check_process
 from jlibo.tune.stopping import ExpectedGainBelow
+from jlibo.tune.summary import best_first
 from jlibo.tune.task_outlook import AbstractTaskOutlook
 from jlibo.tune.task_results import AbstractTaskResults
 from jlibo.tune.trial import Trial, as_trial
@@ -151,7 +152,8 @@ class TunerTask(AbstractTaskResults, AbstractTaskOutlook, AbstractTaskLoop):
             return trial
         spent = f"its budget of {most} trials is spent"
         with self._lock:
-            if most is not None and len(self._trials()) >= most:
+            history = self._trials()
+            if most is not None and len(history) >= history.limit(most):
                 return spent
         if self._is_rule_met():
             return "its stop rule is met"
@@ -181,7 +183,13 @@ class TunerTask(AbstractTaskResults, AbstractTaskOutlook, AbstractTaskLoop):
             stacklevel=3,
         )
 
-    def ask(self, n: int | None = None) -> Any:
+    @overload
+    def ask(self, n: None = None) -> Trial: ...
+
+    @overload
+    def ask(self, n: int) -> list[Trial]: ...
+
+    def ask(self, n: int | None = None) -> Trial | list[Trial]:
         """Return the next trial, or a list of `n` different trials to be evaluated in parallel.
 
         Trials in the queue (`enqueue`), and those that an ended process left pending, come first, by number.
@@ -203,11 +211,11 @@ class TunerTask(AbstractTaskResults, AbstractTaskOutlook, AbstractTaskLoop):
         """
         check_process("ask")
         if n is None:
-            return self._claim() or self._suggest()
+            return self._ask_one()
         check_count("n", n)
-        return [self._claim() or self._suggest() for _ in range(n)]
+        return [self._ask_one() for _ in range(n)]
 
-    def tell(self, trial: Trial, score: float) -> None:
+    def tell(self, trial: Trial, score: float | None) -> None:
         """Store the score of a trial. It is on the disk when this returns.
 
         Telling the same score again has no effect.
@@ -262,16 +270,19 @@ class TunerTask(AbstractTaskResults, AbstractTaskOutlook, AbstractTaskLoop):
 
     @property
     def trials(self) -> list[Trial]:
-        """All finished trials by number; the score of one that failed or was stopped is None."""
+        """All finished trials by number; the score of one that failed or was stopped is None.
+
+        A trial that does not fit into the search space of the tuner has the parameters that it had.
+        """
         records = self._tuner.memory.trials(self._record.id)
         return [as_trial(record) for record in records if record.state != "pending"]
 
     @property
     def best(self) -> Trial | None:
-        """The trial with the best score; None before the first score."""
-        scored = [trial for trial in self.trials if trial.score is not None]
-        sign = 1 if self._tuner.maximise else -1
-        return max(scored, key=lambda trial: sign * (trial.score or 0.0), default=None)
+        """The trial with the best score of those that fit into the search space; None before the first."""
+        records = self._tuner.memory.trials(self._record.id)
+        first = next(iter(best_first(records, maximise=self._tuner.maximise)), None)
+        return None if first is None else as_trial(first)
 
     def _loop_task(self) -> LoopTask:
         memory = self._tuner.memory
@@ -280,12 +291,18 @@ class TunerTask(AbstractTaskResults, AbstractTaskOutlook, AbstractTaskLoop):
 
     # --- choosing a trial -----------------------------------------------------------------------------------
 
+    def _ask_one(self) -> Trial:
+        trial = self._claim() or self._suggest()
+        assert trial is not None  # without a limit there is always one
+        return trial
+
     def _suggest(self, most: int | None = None) -> Trial | None:
         """Add a new trial to the memory and return it; None if the task has `most` trials already."""
         with self._lock:
             for race in itertools.count():
                 history = self._trials()
-                if most is not None and len(history) >= most:
+                limit = None if most is None else history.limit(most)
+                if limit is not None and len(history) >= limit:
                     return None
                 chosen = self._next_config(history)
                 record = self._tuner.memory.add_trial(
@@ -294,7 +311,7 @@ class TunerTask(AbstractTaskResults, AbstractTaskOutlook, AbstractTaskLoop):
                     explored=chosen.is_forced,
                     owner=self._owner,
                     expected_count=len(history) if race < MAX_RACES else None,
-                    most=most,
+                    most=limit,
                     # Once every configuration was tried, two processes may repeat the same one.
                     after=None if chosen.is_repeat else history.last_id,
                     others=chosen.others,

@@ -68,7 +68,8 @@ class AbstractTaskOutlook(abc.ABC):
         It does not limit `ask`.
         """
         with self._lock:
-            is_spent = len(self._trials()) >= self.budget
+            history = self._trials()
+            is_spent = len(history) >= history.limit(self.budget)
         return is_spent or self._is_rule_met()
 
     def explain(self, num_trials: int = NUM_AHEAD) -> Explanation:

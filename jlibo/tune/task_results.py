@@ -5,10 +5,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from jlibo.checks import fail
+from jlibo.front_door import front_door
 from jlibo.tune.memory import finished
 from jlibo.tune.memory.records import TaskRecord, finite_score
 from jlibo.tune.memory.tables import SCORE, Table, read_results
 from jlibo.tune.model import Model, is_allowed
+from jlibo.tune.space.fitting import completed
 from jlibo.tune.summary import to_dataframe, trials_html
 
 if TYPE_CHECKING:
@@ -39,7 +41,7 @@ class AbstractTaskResults(abc.ABC):
 
         - `params`: a configuration; or a pandas or polars DataFrame, a list of records, or the path of a CSV
           file, with a column for each parameter and one for the score. An empty cell is a parameter that is
-          off, or the score of a failed trial.
+          off, or the score of a failed trial. A parameter with a `default` may be missing.
         - `score`: the score of the configuration; None, NaN or infinite if it failed. For a table, the name
           of the column of scores.
 
@@ -64,7 +66,7 @@ class AbstractTaskResults(abc.ABC):
         """
         space = self._tuner.space
         if isinstance(params, Mapping) and not isinstance(score, str):
-            pairs = [(space.validate(params), finite_score(score))]
+            pairs = [(completed(space, params), finite_score(score))]
         else:
             if not isinstance(score, str):
                 fail("score", "the name of a column, since a table is added", repr(score))
@@ -72,6 +74,7 @@ class AbstractTaskResults(abc.ABC):
             pairs = [one[:2] for one in read_results(space, table, score=score, argument="params")]
         return finished.add_results(self._tuner.memory, self._record.id, pairs)
 
+    @front_door
     def enqueue(self, params: Mapping[str, Any], *, repeat: bool = False) -> bool:
         """Have a configuration tried before any new suggestion, in the order of these calls.
 

@@ -15,6 +15,7 @@ exploration, so the paper's guarantee does not cover what is learned from them.
 """
 
 import dataclasses
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,6 +24,7 @@ from typing import Any, final
 import numpy as np
 
 from jlibo.checks import check_count, fail
+from jlibo.front_door import front_door
 from jlibo.meta import AbstractMetaLearner
 from jlibo.policies import AbstractPolicy
 from jlibo.tune.curves.rule import MedianRule, stop_trials_rule
@@ -38,6 +40,8 @@ from jlibo.tune.space.space import SearchSpace
 from jlibo.tune.stopping import ExpectedGainBelow, stop_rule
 from jlibo.tune.task import TunerTask
 from jlibo.tune.tuner_results import AbstractTunerResults
+
+logger = logging.getLogger(__name__)
 
 Constraint = Callable[[dict[str, Any]], bool]
 DEFAULT_BUDGET = 50
@@ -69,7 +73,8 @@ class Tuner(AbstractTunerResults, AbstractTunerLoop):
 
     - `space`: the search space of all tasks.
     - `memory`: the path of the memory file, or an open `Memory`. With None, the memory is in RAM and ends
-      with the tuner.
+      with the tuner. It may have been used with another search space: trials teach as far as they fit, and a
+      `jlibo.tune.SpaceChangedWarning` says once what changed (see `Memory.open`).
     - `maximise`: whether a higher score is better. None stands for True, or for the direction of an open
       `Memory`.
     - `mode`: "adaptive" learns from past tasks which parameters matter and where good configurations lie.
@@ -87,7 +92,8 @@ class Tuner(AbstractTunerResults, AbstractTunerLoop):
 
     **Raises:**
 
-    - `MemoryMismatch`: the file has another space or direction.
+    - `MemoryMismatch`: the file has another direction; or trials with a score, but none with a parameter of
+      `space`, or none that fits, because a new parameter has no `default`.
     - `MemoryFileError`: the file is not a memory, is damaged or cannot be written.
     - `ForkedProcessError`: jax was used in a parent process before the fork.
     - `ValueError`: an argument is invalid.
@@ -106,10 +112,11 @@ class Tuner(AbstractTunerResults, AbstractTunerLoop):
     ```
     """
 
+    @front_door
     def __init__(
         self,
         space: SearchSpace,
-        memory: str | os.PathLike | Memory | None = None,
+        memory: str | os.PathLike[str] | Memory | None = None,
         *,
         maximise: bool | None = None,
         mode: str = "adaptive",
@@ -123,8 +130,6 @@ class Tuner(AbstractTunerResults, AbstractTunerLoop):
         direction: str | None = None,
     ):
         check_process("Tuner")
-        if not isinstance(space, SearchSpace):
-            fail("space", "a SearchSpace", type(space).__name__)
         maximise = maximise_of(maximise=maximise, maximize=maximize, direction=direction)
         self.space = space
         self.mode = mode
@@ -142,10 +147,10 @@ class Tuner(AbstractTunerResults, AbstractTunerLoop):
         self._own_memory = not isinstance(memory, Memory)
         if isinstance(memory, Memory):
             asked = memory.maximise if maximise is None else maximise
-            differences = memory.differences(space=space, maximise=asked)
+            differences = memory.differences(space=memory.space, maximise=asked)
             if differences:
-                fail("memory", "one of this search space and direction", "; ".join(differences))
-            self.memory = memory
+                fail("memory", "one of this direction", "; ".join(differences))
+            self.memory = memory.with_space(space)
         else:
             # None means True also for an existing file: a memory that minimises then raises an error.
             self.memory = Memory.open(memory, space=space, maximise=maximise is not False)
@@ -253,6 +258,7 @@ class Tuner(AbstractTunerResults, AbstractTunerLoop):
         }
         return plot_progress(by_task, ax, maximise=self.maximise)
 
+    @front_door
     def knowledge(self, excluding: int | None = None, *, at_once: bool = False) -> Learned:
         """Return what is learned from all tasks but `excluding`, and their number.
 
@@ -290,4 +296,5 @@ class Tuner(AbstractTunerResults, AbstractTunerLoop):
         tasks = [task for task in tasks if task.id != excluding]
         trials = [trial for trial in trials if trial.task_id != excluding]
         learned = learn_records(self.model, tasks, trials, maximise=self.maximise)
+        logger.debug("learned from %d tasks with %d trials", len(tasks), len(trials))
         return _Learned(revision, revision, score_counts(trials), learned)

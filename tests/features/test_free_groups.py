@@ -77,7 +77,7 @@ def test_free_groups_of_composed_maps():
     "call, message",
     [
         (lambda: Unpenalised(Cosine(2), ["constant"]), r"`names` .*'cos\(pi x1\)'.*got \['constant'\]"),
-        (lambda: Unpenalised(jnp.cos, ["constant"]), "`features` should be a feature map"),
+        (lambda: Unpenalised(jnp.cos, ["constant"]), "`features` should be an AbstractFeatures"),
         (lambda: Unpenalised(Cosine(1), ["cos(pi x1)"]), "`names` should be some of the groups, .* all"),
         (
             lambda: Unpenalised(Unpenalised(Cosine(2), ["cos(pi x1)"]), ["cos(2 pi x1)"]),

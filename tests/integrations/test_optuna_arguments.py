@@ -50,8 +50,8 @@ def test_two_workers_exhaust_a_small_space_without_repeats():
     [
         ({"memory": "m.db", "past_studies": []}, "`memory` should be given alone"),
         ({"past_studies": ["a"]}, "the name 'a' without a `storage`"),
-        ({"past_studies": "a"}, "`past_studies` should be a list of Optuna studies"),
-        ({"past_studies": [3]}, "the entry 3"),
+        ({"past_studies": "a"}, "`past_studies` should be a list of Study objects or strings"),
+        ({"past_studies": [3]}, r"`past_studies\[0\]` should be a Study or a string, but got 3 \(int\)"),
         ({"mode": "other"}, "`mode` should be 'adaptive' or 'paper'"),
         ({"seed": -1}, "`seed` should be a whole number >= 0"),
         ({"budget": 0}, "`budget` should be a whole number >= 1"),

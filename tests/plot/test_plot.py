@@ -389,12 +389,12 @@ def test_errors_name_the_argument(results, truth):
     double = jax.tree.map(lambda leaf: leaf[None], results["libo"])
     cases = {
         r"`results` .* at least one": lambda: plot.plot_task_regret({}),
-        r"`results` .* int": lambda: plot.plot_task_regret(3),
-        r"`results` .*'libo': int": lambda: plot.plot_task_regret({"libo": 3}),
+        r"`results` .* 3 \(int\)": lambda: plot.plot_task_regret(3),
+        r"`results\['libo'\]` .* a LifelongResult, .* 3 \(int\)": lambda: plot.plot_task_regret({"libo": 3}),
         r"`results` .* one leading axis of seeds": lambda: plot.plot_task_regret(double),
         r"`agent` .*'libo'.*'lobi'": lambda: plot.plot_task_curves(results, "lobi"),
         r"`agent` .*None": lambda: plot.plot_task_curves(results),
-        r"`result` .* dict": lambda: plot.plot_support(results),
+        r"`result` .* \(dict\)": lambda: plot.plot_support(results),
         r"`names` .* 8 .* 1 names": lambda: plot.plot_support(results["libo"], names=["a"]),
         r"`names` .* differs by seed": lambda: plot.plot_support(
             results["libo"], true_support=truth, names=list("abcdefgh")

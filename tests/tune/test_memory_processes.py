@@ -1,14 +1,11 @@
 """The memory in several processes: killed at random moments, concurrent, forked, without disk space or
 permissions.
 
-Importing jlibo takes longer than the work of a child, so each test is one script in a separate process, which
-imports once and forks its children before any thread of jax exists.
+Each test is one script in a separate process, which forks its children before any thread of jax exists.
 """
 
 import json
 import os
-import subprocess
-import sys
 import tempfile
 import textwrap
 
@@ -16,6 +13,7 @@ import pytest
 
 from jlibo.tune.memory.memory import Memory
 from jlibo.tune.space.space import Categorical, Float, SearchSpace
+from tests import forked
 from tests.tune.test_memory_reports import format_2
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and POSIX signals")
@@ -50,9 +48,7 @@ POINT = {"alpha": 0.5, "lam": 1.0, "kind": "a"}
 def run(script, path):
     """Run a script after the preamble; return the JSON value of its last line."""
     text = PREAMBLE + textwrap.dedent(script)
-    done = subprocess.run(
-        [sys.executable, "-c", text, str(path)], capture_output=True, text=True, timeout=120, check=False
-    )
+    done = forked.run(["-c", text, str(path)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 

@@ -31,6 +31,7 @@ from jlibo.integrations.optuna.branches import Config, config_of, full_trials, i
 from jlibo.integrations.optuna.space import Coded, coded_parameter, coded_space, encode
 from jlibo.tune.curves.curves import TaskCurves, estimated_final
 from jlibo.tune.memory.records import TrialRecord
+from jlibo.tune.space.fitting import fit
 from jlibo.tune.space.parameters import Parameter, conditioned
 from jlibo.tune.space.space import SearchSpace
 
@@ -46,6 +47,7 @@ class PastTask:
     the values of these parameters in the trials with all of them.
     """
 
+    task_id: int
     name: str
     space: SearchSpace
     configs: tuple[Config, ...]
@@ -154,7 +156,7 @@ def records(
         coded = encode(trial.distributions, trial.params)
         if trial.state == TrialState.RUNNING and offers:
             coded = {**offers.get(trial.number, {}), **coded}
-        params = fitting(space, coded)
+        params = fit(space, coded).params
         if params is None:
             continue
         score = scores.get(trial.number)
@@ -190,15 +192,6 @@ def with_explored(
         count += explored and record.state != "failed"
         marked.append(dataclasses.replace(record, explored=explored))
     return marked
-
-
-def fitting(space: SearchSpace, coded: Coded) -> Coded | None:
-    """Return the part of a coded configuration that is in `space`; None if it is not in the space."""
-    known = {name: coded[name] for name in space if name in coded}
-    try:
-        return space.validate({name: known[name] for name in space.active_names(known)})
-    except (KeyError, ValueError):
-        return None
 
 
 def trial_scores(trials: Iterable[FrozenTrial], sign: float) -> dict[int, float]:
@@ -237,7 +230,7 @@ def past_task(study: Study, number: int) -> PastTask | None:
     own = records(trials, space, sign_of(study), task_id=number)
     if sum(record.state == "complete" for record in own) < 2:
         return None
-    return PastTask(study.study_name, space, tuple(only(space, configs)), tuple(own))
+    return PastTask(number, study.study_name, space, tuple(only(space, configs)), tuple(own))
 
 
 def load_studies(past_studies: Sequence[Study | str] | None, storage: Any) -> list[Study]:
@@ -251,15 +244,11 @@ def load_studies(past_studies: Sequence[Study | str] | None, storage: Any) -> li
     ]
 
 
-def check_sources(past_studies: Any, storage: Any) -> None:
+def check_sources(past_studies: Sequence[Study | str] | None, storage: Any) -> None:
     """Check the arguments `past_studies` and `storage` of the sampler."""
     if past_studies is None:
         return
     expected = "a list of Optuna studies, or of their names together with `storage`"
-    if isinstance(past_studies, str | Study) or not isinstance(past_studies, Sequence):
-        fail("past_studies", expected, f"{past_studies!r} ({type(past_studies).__name__})")
     for study in past_studies:
-        if not isinstance(study, str | Study):
-            fail("past_studies", expected, f"the entry {study!r} ({type(study).__name__})")
         if isinstance(study, str) and storage is None:
             fail("past_studies", expected, f"the name {study!r} without a `storage`")

@@ -72,7 +72,7 @@ def insert_new(database: rows.MemoryConnection, task_id: int, pairs: Sequence[Pa
         text = rows.params_text(trial.params)
         if trial.state != "pending":
             there[text, trial.score] += 1
-        elif trial.owner is None:
+        elif trial.owner is None and trial.written is None:
             waiting.setdefault(text, trial)
     new, num_told = [], 0
     for params, score in pairs:

@@ -1,11 +1,12 @@
 """Records of tasks and trials as plain values, and checks of what is written to a memory. Internal."""
 
+import itertools
 import json
 import math
 import operator
 import zlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Literal, NoReturn, final
@@ -26,7 +27,7 @@ TRIAL_CONTENT = (
     *("error", "stopped", "estimate"),
 )
 REPORT_CONTENT = ("trial_id", "step", "score")
-META_CONTENT = ("space", "maximise", "jlibo")
+META_CONTENT = ("space", "maximise", "jlibo", "spaces")  # the last is missing in a memory of one space
 
 
 LONGEST_NAME = 4096  # characters
@@ -59,6 +60,8 @@ class TaskRecord:
 class TrialRecord:
     """A configuration of a task, and its state and score.
 
+    - `params`: the configuration in the search space of the `Memory` that read it. If the trial does not fit
+      into that space, it is the configuration as it was written.
     - `state`: "stopped" if it was stopped early, given its reports. It has no score.
     - `score`: set only for a complete trial.
     - `explored`: whether it was a step of forced exploration.
@@ -67,6 +70,9 @@ class TrialRecord:
     - `claims`: the number of owners that claimed the trial and did not release it.
     - `error`: why it failed, if that is known.
     - `estimate`: the score that a stopped trial would probably have had, if that is known.
+    - `fits`: whether the trial fits into the search space, so that the model can learn from it.
+    - `runnable`: whether what a process evaluates is what the file says: nothing but defaults was added.
+    - `written`: the configuration as it was written, if that was not in this search space.
     """
 
     id: int
@@ -82,11 +88,19 @@ class TrialRecord:
     claims: int = 0
     error: str | None = None
     estimate: float | None = None
+    fits: bool = True
+    runnable: bool = True
+    written: Params | None = None
 
     @property
     def model_score(self) -> float | None:
-        """The score that the model is conditioned on: that of a complete trial, or the estimate."""
-        return self.estimate if self.score is None else self.score
+        """The score that the model is given: that of a complete trial, the estimate of a stopped one."""
+        return {"complete": self.score, "stopped": self.estimate}.get(self.state)
+
+    @property
+    def as_written(self) -> Params:
+        """The configuration as it was asked for, and as it is in the file."""
+        return self.params if self.written is None else self.written
 
 
 def negated(trial: TrialRecord) -> TrialRecord:
@@ -108,8 +122,8 @@ def row_checksum(content: Sequence[Any]) -> int:
 
 
 def meta_checksum(meta: Mapping[str, str]) -> int:
-    """Return the CRC-32 of the entries of `meta` that never change."""
-    return row_checksum([meta.get(key) for key in META_CONTENT])
+    """Return the CRC-32 of the entries of `meta` that change only with the search space."""
+    return row_checksum([meta.get(key) for key in META_CONTENT if key != "spaces" or key in meta])
 
 
 def utc_text(moment: datetime) -> str:
@@ -221,6 +235,12 @@ def whole(argument: str, value: Any, *, at_least: int) -> int:
             f"`{argument}` should be a whole number from {at_least} to 2**63 - 1, but got {value!r}."
         )
     return number
+
+
+def free_name(name: str, taken: Container[str]) -> str:
+    """Return the name of a task, or "name (2)" and so on if it is taken."""
+    numbered = (f"{name[: LONGEST_NAME - 20]} ({number})" for number in itertools.count(2))
+    return next(one for one in itertools.chain([name], numbered) if one not in taken)
 
 
 def task_name(name: Any) -> str:

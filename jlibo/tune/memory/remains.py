@@ -23,12 +23,12 @@ from jlibo.tune.memory.records import (
     TASK_CONTENT,
     TRIAL_CONTENT,
     DamagedRow,
-    Params,
     TaskRecord,
     TrialRecord,
     row_checksum,
 )
 from jlibo.tune.memory.reports import Curve, checked_report
+from jlibo.tune.memory.spaces import KnownSpace, read_spaces, valid_in
 from jlibo.tune.space.space import SearchSpace
 
 _PAGE_SIZES = tuple(2**power for power in range(9, 17))
@@ -41,6 +41,7 @@ class Remains:
     """The result of one attempt to read the file."""
 
     space: SearchSpace | None
+    spaces: tuple[KnownSpace, ...]
     maximise: bool
     tasks: dict[int, TaskRecord]
     trials: list[TrialRecord]
@@ -125,17 +126,19 @@ def _read_tables(
     notes: list[str] = []
     with _reading(copy) as database:
         own = _read_problem(database, version, verify=verify)
+        known: tuple[KnownSpace, ...] = ()
         if own is not None:
-            space, maximise = own
+            space, known, maximise = own
         elif space is not None:
             notes.append("the search space cannot be read, so the one that was given is used")
     task_rows = _rows(copy, "tasks", TASK_CONTENT, version, lost, notes)
     trial_rows = _rows(copy, "trials", TRIAL_CONTENT, version, lost, notes)
     report_rows = _report_rows(copy, version, lost, notes, is_page_new=is_page_new)
+    spaces = [one.space for one in known] if known or space is None else [space]
 
-    def params_fn(text: str) -> Params:
+    def params_fn(text: str) -> rows.View:
         params = rows.plain_params(text)
-        return params if space is None else space.validate(params)
+        return rows.View(valid_in(spaces, params) if spaces else params)
 
     tasks: dict[int, TaskRecord] = {}
     for row in task_rows:
@@ -158,7 +161,7 @@ def _read_tables(
             lost[f"report: {_reason(error)}"] += 1
     num_matching = sum(row[-1] == row_checksum(row[1:-1]) for row in (*task_rows, *trial_rows))
     worth = (version > 1 and num_matching > 0, len(tasks) + len(trials), own is not None)
-    return Remains(space, maximise is not False, tasks, trials, curves, lost, notes, worth)
+    return Remains(space, known, maximise is not False, tasks, trials, curves, lost, notes, worth)
 
 
 def _reason(error: DamagedRow) -> str:
@@ -167,12 +170,14 @@ def _reason(error: DamagedRow) -> str:
 
 def _read_problem(
     database: rows.MemoryConnection, version: int, *, verify: bool
-) -> tuple[SearchSpace, bool] | None:
+) -> tuple[SearchSpace, tuple[KnownSpace, ...], bool] | None:
     try:
         if verify and version > 1:
-            return rows.read_problem(rows.read_meta(database))
-        pairs = database.execute("SELECT key, value FROM meta NOT INDEXED LIMIT 100").fetchall()
-        return rows.read_problem(dict(pairs))
+            meta = rows.read_meta(database)
+        else:
+            meta = dict(database.execute("SELECT key, value FROM meta NOT INDEXED LIMIT 100").fetchall())
+        space, maximise = rows.read_problem(meta)
+        return space, read_spaces(meta), maximise
     except (DamagedRow, *SQLITE_ERRORS):
         return None
 
@@ -244,7 +249,7 @@ def _is_of(table: str, row: tuple[Any, ...]) -> bool:
         if table == "tasks":
             rows.checked_task(*row)
         elif table == "trials":
-            rows.checked_trial(rows.plain_params, *row)
+            rows.checked_trial(rows.plain_view, *row)
         else:
             checked_report(*row)
     except DamagedRow:

@@ -5,7 +5,7 @@ import math
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 from jlibo.printable import printable
 from jlibo.tune.memory.records import (
@@ -50,10 +50,25 @@ def plain_params(text: str) -> Params:
 
 
 @final
+class View(NamedTuple):
+    """The parameters of a row in some search space; see the fields of `TrialRecord`."""
+
+    params: Params
+    fits: bool = True
+    runnable: bool = True
+    written: Params | None = None
+
+
+def plain_view(text: str) -> View:
+    """Return the parameters of a row as they are written."""
+    return View(plain_params(text))
+
+
+@final
 class MemoryConnection(sqlite3.Connection):
     """A connection to a memory; `params_fn` parses and checks the parameters of its trials."""
 
-    params_fn: Callable[[str], Params] = staticmethod(plain_params)
+    params_fn: Callable[[str], View] = staticmethod(plain_view)
 
 
 def params_text(params: Params) -> str:
@@ -63,7 +78,7 @@ def params_text(params: Params) -> str:
 
 def read_meta(database: sqlite3.Connection) -> dict[str, str]:
     meta = dict(database.execute("SELECT key, value FROM meta LIMIT 100").fetchall())
-    missing = [key for key in (*META_CONTENT, "deleted", "checksum") if key not in meta]
+    missing = [key for key in (*META_CONTENT[:-1], "deleted", "checksum") if key not in meta]
     if missing:
         raise DamagedRow(f"the entry '{missing[0]}' of its problem is missing")
     if meta["checksum"] != str(meta_checksum(meta)):
@@ -148,7 +163,7 @@ def read_trial(database: MemoryConnection, trial_id: int) -> TrialRecord:
 def insert_trial(database: sqlite3.Connection, trial: TrialRecord) -> int:
     """Insert a new trial and return its id, which the database assigns. An owner counts as a first claim."""
     content = (
-        *(trial.task_id, trial.number, params_text(trial.params), *_state_columns(trial)),
+        *(trial.task_id, trial.number, params_text(trial.as_written), *_state_columns(trial)),
         *(int(trial.explored), trial.owner, trial.created if trial.owner else None, trial.created),
         *(trial.finished, int(trial.owner is not None), *_outcome_columns(trial)),
     )
@@ -223,9 +238,11 @@ def is_one_of(ids: Sequence[int]) -> str:
 def change_owner(database: MemoryConnection, trial_id: int, *, old: str | None, new: str, since: str) -> bool:
     """Move a pending trial from `old` to `new`; return False if it is no longer pending or held by `old`.
 
-    This counts as one more claim.
+    False also if it is not a configuration of the search space. This counts as one more claim.
     """
     for trial in read_trials(database, "id = ? AND state = 'pending' AND owner IS ?", trial_id, old):
+        if not trial.runnable:
+            return False
         _update_trial(database, trial_id, owner=new, claimed=since, claims=trial.claims + 1)
         return True
     return False
@@ -275,7 +292,7 @@ def checked_task(
 
 
 def checked_trial(
-    params_fn: Callable[[str], Params], id: Any, *columns: Any, verify: bool = True
+    params_fn: Callable[[str], View], id: Any, *columns: Any, verify: bool = True
 ) -> TrialRecord:
     """Return the record of a row of `trials`, or raise a `DamagedRow`; `params_fn` parses its parameters."""
     *content, checksum = columns
@@ -307,11 +324,12 @@ def checked_trial(
             raise ValueError("a time cannot be read")
         if type(params) is not str:
             raise ValueError("its parameters are not text")
+        view = params_fn(params)
         return TrialRecord(
             id=id,
             task_id=task_id,
             number=number,
-            params=params_fn(params),
+            params=view.params,
             state="stopped" if stopped else state,
             score=score,
             explored=bool(explored),
@@ -321,6 +339,9 @@ def checked_trial(
             claims=claims,
             error=error,
             estimate=estimate,
+            fits=view.fits,
+            runnable=view.runnable,
+            written=view.written,
         )
     except (ValueError, RecursionError) as problem:
         raise DamagedRow(f"trial {id}: {printable(problem, max_length=200)}") from problem

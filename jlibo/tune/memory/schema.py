@@ -96,9 +96,10 @@ def seal_meta(database: sqlite3.Connection) -> None:
     database.execute("INSERT OR REPLACE INTO meta (key, value) VALUES ('checksum', ?)", (value,))
 
 
-def replace_space(database: sqlite3.Connection, space: str) -> None:
-    """Write another search space, as JSON. The caller has checked that all trials are in it."""
-    database.execute("UPDATE meta SET value = ? WHERE key = 'space'", (space,))
+def replace_problem(database: sqlite3.Connection, *, space: str, spaces: str) -> None:
+    """Write the search space, and the list of all of them, as JSON; see `jlibo.tune.memory.spaces`."""
+    pairs = [("space", space), ("spaces", spaces)]
+    database.executemany("INSERT OR REPLACE INTO meta (key, value) VALUES (?, ?)", pairs)
     seal_meta(database)
 
 

@@ -2,6 +2,7 @@
 
 import abc
 import itertools
+import logging
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -25,6 +26,8 @@ from jlibo.tune.memory.records import (
     whole,
 )
 from jlibo.tune.space.space import SearchSpace
+
+logger = logging.getLogger(__name__)
 
 MAX_CLAIMS = 3
 """A pending trial is marked as failed once this many owners ended without finishing or releasing it."""
@@ -132,6 +135,8 @@ class AbstractMemoryWriter(AbstractMemoryReader):
     ) -> TrialRecord | None:
         """Claim the first pending trial that has no owner or whose owner is dead.
 
+        A trial that is not a configuration of the search space of this memory is left to others.
+
         A trial that `MAX_CLAIMS` (3) dead owners have held is not claimed again. It is marked as failed, with
         a `TrialGivenUpWarning`.
 
@@ -157,6 +162,8 @@ class AbstractMemoryWriter(AbstractMemoryReader):
                     continue
                 trial = rows.read_trial(database, trial_id)
                 if trial.claims <= MAX_CLAIMS:
+                    if holder is not None:
+                        logger.info("trial %d of task %d: its owner has ended", trial.number, task_id)
                     return trial
                 reason = f"{MAX_CLAIMS} processes ended while they worked on it"
                 rows.finish_trial(database, rows.ended(trial, None, error=reason), utc_now())

@@ -46,8 +46,8 @@ if __name__ == "__main__":
             evaluate,
             task="one",
             budget=int(sys.argv[2]),
-            workers=2,
-            backend="processes",
+            workers=int(sys.argv[3]),
+            backend=sys.argv[4],
             callbacks=acknowledge,
         )
 """
@@ -64,10 +64,10 @@ def path(tmp_path):
     return path
 
 
-def start(path):
+def start(path, workers=2, backend="processes"):
     root = str(Path(jlibo.__file__).parents[1])
     return subprocess.Popen(
-        [sys.executable, str(path.with_name("script.py")), str(path), str(NUM_TRIALS)],
+        [sys.executable, path.with_name("script.py"), path, str(NUM_TRIALS), str(workers), backend],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -150,8 +150,9 @@ def test_killed_workers_do_not_end_the_loop(path):
 
 
 @pytest.mark.slow
-def test_interrupt_keeps_everything_and_ends_the_workers(path):
-    process = start(path)
+@pytest.mark.parametrize("workers, backend", [(2, "processes"), (2, "threads"), (1, "threads")])
+def test_interrupt_keeps_everything_and_ends_the_workers(path, workers, backend):
+    process = start(path, workers, backend)
     lines = [process.stdout.readline() for _ in range(5)]
     os.killpg(process.pid, signal.SIGINT)  # Ctrl-C goes to all processes of the terminal
     rest, errors = process.communicate(timeout=60)
