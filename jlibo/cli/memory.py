@@ -1,4 +1,4 @@
-"""The command line of the tuner's memory: `jlibo memory show`, `export`, `import` and `salvage`.
+"""The command line of the tuner's memory: `jlibo memory show`, `report`, `export`, `import` and `salvage`.
 
 Errors that the user can fix are raised as `MemoryFileError`, which `jlibo.cli` prints without a traceback.
 Names and values in a memory may come from an untrusted source and are escaped before they are printed.
@@ -31,12 +31,23 @@ _MOST_FEATURES = 2000  # above this, `show` does not learn the importance of par
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add `memory` and its actions to the commands of `jlibo`."""
-    memory = commands.add_parser("memory", help="show, export, import or salvage a tuner's memory")
+    memory = commands.add_parser("memory", help="show, report, export, import or salvage a tuner's memory")
     actions = memory.add_subparsers(dest="action", metavar="ACTION", required=True)
 
     show = actions.add_parser("show", help="print the search space and the tasks")
     show.add_argument("file", metavar="FILE", help="a tuner's memory")
     show.set_defaults(run=_show)
+
+    report = actions.add_parser("report", help="write an HTML page with plots of the tasks")
+    report.add_argument("file", metavar="FILE", help="a tuner's memory")
+    report.add_argument(
+        "-o", "--out", default="report.html", metavar="PAGE", help="where to write (default: report.html)"
+    )
+    report.add_argument("--title", metavar="TITLE", help="title of the page")
+    report.add_argument(
+        "--defaults", type=int, default=5, metavar="K", help="number of default configurations (default: 5)"
+    )
+    report.set_defaults(run=_report)
 
     export = actions.add_parser("export", help="write the trials as JSON lines")
     export.add_argument("file", metavar="FILE", help="a tuner's memory")
@@ -156,6 +167,38 @@ def _num_features(space: SearchSpace) -> int:
 
 def _percent(share: float) -> str:
     return f"{share:.0%}".replace("%", " %") if share >= 0.005 else "< 1 %"
+
+
+# --- report -------------------------------------------------------------------------------------------------
+
+
+def _report(options: argparse.Namespace) -> int:
+    from jlibo.tune.report import write_report
+    from jlibo.tune.tuner import Tuner  # a slow import that other commands do not need
+
+    if options.defaults < 1:
+        raise MemoryFileError(f"--defaults should be at least 1, but got {options.defaults}.")
+    with Memory.open_existing(options.file, write=False) as memory:
+        num_features, tuner, why = _num_features(memory.space), None, None
+        if num_features > _MOST_FEATURES:
+            why = f"The model is left out: the space has {num_features:,} features."
+        else:
+            tuner = Tuner(memory.space, memory=memory)
+        try:
+            where = write_report(
+                memory,
+                tuner,
+                options.out,
+                title=options.title,
+                num_defaults=options.defaults,
+                no_model=why,
+            )
+        except OSError as error:
+            raise MemoryFileError(
+                f"cannot write '{printable(options.out)}' ({error.strerror or error}): give another --out."
+            ) from None
+    _print_lines([f"wrote {printable(where)}; open it in a browser."])
+    return 0
 
 
 # --- export -------------------------------------------------------------------------------------------------
