@@ -6,8 +6,10 @@ PEERS_VENV ?= .venv-peers
 TABLES_VENV ?= .venv-tables
 TUNERS_VENV ?= .venv-tuners
 GPJAX_VENV ?= .venv-gpjax
+RAY_VENV ?= .venv-ray
 PYTHONS ?= 3.11 3.12 3.13
-PYTEST_ARGS ?= -n 2 --dist loadfile
+# Without the last option the file with most tests comes first, not the longest one (tests/conftest.py).
+PYTEST_ARGS ?= -n 2 --dist loadfile --no-loadscope-reorder
 DEMO_ARGS ?= reproduce lifelong-cosine --seeds 20 --out out
 BENCH_ARGS ?=
 AUTOML_ARGS ?=
@@ -24,7 +26,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo test test-slow test-pythons unit lint format typecheck docs docs-serve check bench automl automl-models peers tuners gpjax \
+.PHONY: help install demo test test-slow test-ray test-pythons unit lint format typecheck docs docs-serve check bench automl automl-models peers tuners gpjax \
   tables tables-env notebooks clean distclean
 
 help: ## show this list
@@ -96,13 +98,22 @@ $(GPJAX_VENV)/.installed: benchmarks/constraints-gpjax.txt
 	  echo "GPJax cannot be installed here: the benchmark goes on without it."
 	@touch $@
 
+# Ray takes half a gigabyte.
+$(RAY_VENV)/.installed: pyproject.toml tests/integrations/constraints-ray.txt
+	$(call make_venv,$(RAY_VENV))
+	$(call say_pins,$(RAY_VENV),tests/integrations/constraints-ray.txt)
+	@"$(RAY_VENV)/bin/python" $(PIP_INSTALL) -e ".[ray,optuna]" "pytest>=8" "pytest-timeout>=2.3" "hypothesis>=6.100" \
+	  $(call pins,$(RAY_VENV),tests/integrations/constraints-ray.txt)
+	@touch $@
+
 # --- what people run ----------------------------------------------------------------------------------------
 
 demo: $(VENV)/.installed ## reproduce the paper's lifelong experiment, 20 seeds, into out/
 	@"$(BIN)/python" -m jlibo.cli $(DEMO_ARGS)
 
-test: lint typecheck docs ## lint, types, documentation, then all tests that are not slow
-	@"$(BIN)/python" -m pytest $(PYTEST_ARGS)
+# Types and documentation are checked while the tests run: they take half a minute on one core.
+test: lint ## lint, types, documentation, and all tests that are not slow
+	@$(MAKE) --no-print-directory -j 3 typecheck docs unit
 
 check: test ## the same as test
 
@@ -114,6 +125,9 @@ test-slow: $(VENV)/.installed ## the slow tests
 	  echo "The table maker's tools cannot be installed here: the tests that need them are skipped."
 	@XLA_FLAGS= JLIBO_TABLES_PYTHON="$(abspath $(TABLES_VENV))/bin/python" \
 	  "$(BIN)/python" -m pytest $(PYTEST_ARGS) -m slow --timeout 3600
+
+test-ray: $(RAY_VENV)/.installed ## the tests with Ray Tune, in an environment of their own
+	@"$(RAY_VENV)/bin/python" -m pytest -m slow --timeout 900 tests/integrations/test_ray.py
 
 test-pythons: ## the tests on every supported Python that is here or that uv can fetch
 	@missing=""; failed=""; tested=""; \
@@ -178,4 +192,4 @@ clean: ## remove caches and build products
 	@find jlibo tests benchmarks -type d -name __pycache__ -prune -exec rm -rf {} +
 
 distclean: clean ## remove the environments too
-	@rm -rf "$(VENV)" "$(PEERS_VENV)" "$(TABLES_VENV)" "$(TUNERS_VENV)" "$(GPJAX_VENV)" $(PYTHONS:%=.venv-%)
+	@rm -rf "$(VENV)" "$(PEERS_VENV)" "$(TABLES_VENV)" "$(TUNERS_VENV)" "$(GPJAX_VENV)" "$(RAY_VENV)" $(PYTHONS:%=.venv-%)

@@ -19,7 +19,7 @@ from pathlib import Path
 import harness
 
 HERE = Path(__file__).resolve().parent
-SCRIPTS = ("paper_experiment", "gp_step", "scaling", "roofline", "group_lasso", "ask_latency")
+SCRIPTS = ("paper_experiment", "gp_step", "scaling", "roofline", "group_lasso", "ask_latency", "tuner_scale")
 TITLES = dict(
     paper_experiment="The paper's experiment",
     gp_step="One suggestion",
@@ -27,6 +27,7 @@ TITLES = dict(
     roofline="Distance to the machine's limits",
     group_lasso="The group lasso",
     ask_latency="A question to the tuner",
+    tuner_scale="A tuner with a large past",
 )
 
 

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 from jlibo import startup as _startup  # noqa: F401  (first: all other imports take time)
 
 # isort: split
+import logging as _logging
+
 from jlibo import sweeps as sweeps
 from jlibo import tune as tune
 from jlibo.belief import posterior as posterior
@@ -94,6 +96,9 @@ from jlibo.tune import SearchSpace as SearchSpace
 from jlibo.tune import Trial as Trial
 from jlibo.tune import Tuner as Tuner
 from jlibo.version import __version__ as __version__
+
+# Messages of the logger "jlibo" are shown only if the program configures logging.
+_logging.getLogger("jlibo").addHandler(_logging.NullHandler())
 
 if TYPE_CHECKING:
     from jlibo import plot as plot

@@ -26,7 +26,7 @@ if importlib.metadata.version("jaxlib").startswith("0.10."):  # an unknown flag 
     QUICK_COMPILATION += " --xla_disable_hlo_passes=hlo-verifier,simplify-while-loops"
     QUICK_COMPILATION += ",while-loop-invariant-code-motion,while-loop-constant-sinking"
 os.environ.setdefault("XLA_FLAGS", QUICK_COMPILATION)
-os.environ.setdefault("NUMBA_OPT", "1")  # skglm, a peer of the solver, is compiled by numba when it is used
+os.environ.setdefault("NUMBA_OPT", "1")  # skglm, a peer of the solver, is compiled by numba in slow tests
 
 # A suite started in the background ignores SIGINT, which the processes started by tests would inherit.
 if (
@@ -45,6 +45,7 @@ jax.config.update("jax_platforms", os.environ["JAX_PLATFORMS"])  # also if a plu
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_compilation_cache_dir", None)  # overrides the environment variable
 jax.config.update("jax_numpy_dtype_promotion", "standard")  # third parties need it; see `strict_promotion`
+jax.config.update("jax_traceback_in_locations_limit", 0)  # programs are lowered faster without line numbers
 
 # Tracing makes many long-lived objects, which the default thresholds visit again and again.
 gc.collect()
@@ -62,25 +63,33 @@ hypothesis.settings.register_profile("thorough", hypothesis.settings.get_profile
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
-MEMORY_LIMIT = 1_500_000_000  # bytes of a worker, above which compiled programs are dropped
+# Bytes of a worker above which compiled programs are dropped: after a module, which starts with fixtures of
+# its own, and after any test. About a gigabyte stays, dropping takes two seconds of processor time, and one
+# test adds at most half a gigabyte.
+MODULE_MEMORY_LIMIT = 1_750_000_000
+TEST_MEMORY_LIMIT = 2_000_000_000
 
 
 LONG_FILES = (
-    "tune/test_explain.py",
-    "experiments/test_theory.py",
-    "contracts/test_lifelong.py",
-    "experiments/test_experiments.py",
     "test_docs.py",
-    "meta/test_meta.py",
-    "tune/test_ask.py",
+    "tune/test_explain.py",
+    "contracts/test_lifelong.py",
     "test_notebooks.py",
-    "lifelong/test_units.py",
-    "sweeps/test_engines.py",
-    "tune/test_stopping.py",
+    "tune/test_ask.py",
+    "meta/test_meta.py",
+    "experiments/test_experiments.py",
+    "experiments/test_theory.py",
     "cli/test_cli.py",
-    "solver/test_group_lasso.py",
-    "meta/test_selection.py",
+    "tune/test_fuzz.py",
+    "lifelong/test_units.py",
+    "test_lowering.py",
+    "tune/test_stopping.py",
+    "sweeps/test_engines.py",
+    "tune/test_load.py",
     "tune/test_memory_processes.py",
+    "contracts/test_functions.py",
+    "tune/test_trajectory.py",
+    "integrations/test_optuna.py",
     "tune/test_tuner_processes.py",
 )
 """The files that take longest. They run first, so that no worker is left with one of them at the end."""
@@ -145,19 +154,29 @@ def _resident_bytes() -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _bounded_memory() -> Iterator[None]:
-    """Drop compiled programs between modules once they take much memory.
+def _bound_memory(limit: int) -> None:
+    """Drop compiled programs if this process has more resident memory than `limit` bytes.
 
     jax keeps every compiled program for the life of the process. A whole suite of them takes gigabytes and
     more memory mappings than Linux allows a process (65,530), after which the compiler crashes.
     """
-    yield
-    if _resident_bytes() > MEMORY_LIMIT:
+    if _resident_bytes() > limit:
         jax.clear_caches()
         gc.collect()
         if hasattr(ctypes.CDLL(None), "malloc_trim"):  # glibc keeps freed memory otherwise
             ctypes.CDLL(None).malloc_trim(0)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _bounded_memory_after_modules() -> Iterator[None]:
+    yield
+    _bound_memory(MODULE_MEMORY_LIMIT)
+
+
+@pytest.fixture(autouse=True)
+def _bounded_memory_after_tests() -> Iterator[None]:
+    yield
+    _bound_memory(TEST_MEMORY_LIMIT)
 
 
 @pytest.fixture

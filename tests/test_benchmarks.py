@@ -41,6 +41,7 @@ def check_result(result, name):
 # --- the contenders do the same work ---
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_numpy_and_jlibo_choose_equal_actions_and_supports():
     agree = paper_experiment.agreement(num_seeds=2, num_tasks=3, horizon=16)

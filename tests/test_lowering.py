@@ -23,7 +23,7 @@ from jlibo import theory
 from jlibo.belief import posterior as gp
 from jlibo.belief.moments import Moments
 from jlibo.belief.prior import semidefinite_cholesky
-from jlibo.experiments import find
+from jlibo.experiments import find, recovery
 from jlibo.experiments.run import ExperimentRun
 from jlibo.lifelong.loop import run_agents
 from jlibo.meta import RunSizes, TaskData
@@ -183,6 +183,26 @@ def coverage(data):
     return theory.measure_coverage(env, FEATURES, POLICIES["GPUCB"], agents, coef_norm=1.0, **sizes)
 
 
+def theory_of_designs(design, mask, kappa):
+    rest = dict(beta_min=0.5, omega=0.2, noise_std=0.1)
+    probability = theory.design_recovery_probability(design, kappa=kappa, mask=mask, **rest)
+    return theory.kappa_lower(design, 2, mask=mask), probability
+
+
+def theory_of_counts(counts, kappa):
+    rest = dict(beta_min=0.5, omega=0.2, kappa=kappa, noise_std=0.1, norm_bound=1.0, delta=0.1)
+    return theory.lifelong_regret_bound(counts, 20, 5, task_regret=3.0, method="sum", **rest)
+
+
+def gains(rows):
+    prior = jlibo.full_prior(GROUPS, jnp.float32)
+    return theory.information_gain(rows, 0.1, prior), theory.greedy_information_gain(rows, 3, 0.1, prior)
+
+
+def exploration_rows(data):
+    return recovery.exploration_rows(make_env(data), FEATURES, NUM_TASKS, HORIZON, key_of(data))
+
+
 def of_experiment(name, covers=()):
     experiment = find(name)
     run_fn = ExperimentRun(experiment, ("regret", "support", "true_support"))
@@ -301,10 +321,10 @@ ENTRIES: dict[str, Callable[[], Entry]] = {
         lambda design, targets, lam, **rest: jlibo.lambda_max(design, targets, **rest)
     )._replace(covers=("_lambda_max",)),
     "features": lambda: Entry(FEATURES, (floats(2, 7, 1),), ("_evaluate_batch",)),
-    "max_kernel_diagonal": lambda: Entry(
-        lambda points: importlib.import_module("jlibo.features.bounds")._max_diagonal(FEATURES, points),
-        (floats(7, 1),),
-        ("_max_diagonal",),
+    "normalise": lambda: Entry(
+        lambda data: jlibo.normalise(FEATURES, num_points=7, key=key_of(data)).scales,
+        (KEY,),
+        ("_max_diagonal", "_scales"),
     ),
     "semidefinite_cholesky": lambda: Entry(
         semidefinite_cholesky, (floats(NUM_FEATURES, NUM_FEATURES),), ("semidefinite_cholesky",)
@@ -322,11 +342,26 @@ ENTRIES: dict[str, Callable[[], Entry]] = {
         jax.vmap(partial(lifelong, ("MetaKGL", "FederatedMetaKGL"))),
         (jax.ShapeDtypeStruct((4, 2), jnp.uint32),),
     ),
-    "run_agents, without repeats": lambda: Entry(partial(lifelong, ("MetaKGL",), repeats=False), (KEY,)),
+    "run_agents, without repeats": lambda: Entry(
+        partial(lifelong, ("MetaKGL",), repeats=False), (KEY,), ("_draw_coefficients", "_draw_support")
+    ),
     "run_lifelong, a table": lambda: Entry(table_run, (floats(NUM_TASKS, 9), KEY)),
     "run_lifelong, functions": lambda: Entry(function_run, (KEY,)),
     "experiment lifelong-cosine": partial(of_experiment, "lifelong-cosine"),
     "experiment offline-cosine": partial(of_experiment, "offline-cosine", covers=("_learn_and_play",)),
+    "theory of designs": lambda: Entry(
+        theory_of_designs,
+        (floats(2, 4, NUM_FEATURES), booleans(2, 4), floats()),
+        ("_gram_constants", "_kappa_from_eigenvalue", "_failure"),
+    ),
+    "theory of counts": lambda: Entry(
+        theory_of_counts, (floats(NUM_TASKS), floats()), ("_failures", "_first_right")
+    ),
+    "exact vote": lambda: Entry(theory.exact_vote_probability, (floats(4), floats()), ("_tail",)),
+    "information gain": lambda: Entry(
+        gains, (floats(7, NUM_FEATURES),), ("_information_gain", "_greedy_gain")
+    ),
+    "exploration_rows": lambda: Entry(exploration_rows, (KEY,), ("_exploration_places",)),
     "measure_coverage": lambda: Entry(coverage, (KEY,), ("_cover",)),
     "kappa_search": lambda: Entry(
         lambda design, mask, data: theory.kappa_search(
@@ -369,8 +404,8 @@ ENTRIES: dict[str, Callable[[], Entry]] = {
         (floats(4, 1), *TRIALS[1:], floats(8, NUM_FEATURES), floats(2, 1), KEY),
         ("_best_candidates",),
     ),
-    "tuner outlook": lambda: Entry(partial(tuner_insight, is_whole=False), INSIGHT_SHAPES, ("outlook",)),
-    "tuner insight": lambda: Entry(tuner_insight, INSIGHT_SHAPES, ("insight",)),
+    "tuner outlook": lambda: Entry(partial(tuner_insight, is_whole=False), INSIGHT_SHAPES, ("look",)),
+    "tuner insight": lambda: Entry(tuner_insight, INSIGHT_SHAPES, ("_simulated", "_similar")),
     "tuner defaults": lambda: Entry(
         partial(past_values, portfolio.task_values), (*PAST_SHAPES, floats(8, 1)), ("task_values",)
     ),

@@ -20,12 +20,16 @@ learns from its own trials on the tasks before; in `random` it is given random t
 
 As a control, the same tasks are made unrelated (`problem.draw_unrelated`) and tuned by `gp-ei` and `adaptive`
 in the regime `own`. The report is printed and written to `report.md` in the folder `--out`, with the figures.
+
+All runs are stored in `--out`/runs and used again as long as everything that they depend on is the same
+(`store`). After a change of jlibo's source only jlibo's part is computed.
 """
 
 import argparse
 import dataclasses
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 os.environ.setdefault("NPROC", str(max(4, os.cpu_count() or 1)))  # a smaller pool can deadlock jax on CPU
@@ -37,6 +41,7 @@ from benchmarks import harness
 from benchmarks.automl import agents, empirical_gp, portfolio, regimes, report, tables, workers
 from benchmarks.automl.problem import Problem, draw_unrelated, random_regret, thin
 from benchmarks.automl.regimes import Regime
+from benchmarks.automl.store import Store, source_digest, source_of_jlibo
 from benchmarks.automl.study import Study
 
 PEERS = ("optuna-tpe", "optuna-gp", "botorch")
@@ -46,7 +51,8 @@ LOCAL = {
     "portfolio-complete": portfolio.CompletePortfolio,
     "empirical-gp": empirical_gp.EmpiricalGP,
 }
-"""Methods that run one task after another in this process."""
+"""Methods that run one task after another in this process, implemented in this folder."""
+LOCAL_PACKAGES = ("numpy", "jax", "jaxlib", "optax")
 SLOW = ("empirical-gp", "rgpe")
 """Methods that run on the first `--slow-orders` orders only."""
 METHODS = ("random", *AGENTS, *LOCAL, "rgpe", *PEERS)
@@ -113,19 +119,39 @@ class Bench:
             chosen = [name for name in (without, mode) if name in self.methods]
             if not chosen or (points is not None and mode != "adaptive"):
                 continue
-            settings = dict(chosen=chosen, budget=self.budget, seed=self.seed)
-            total = regime.num_groups if regime.name == "random" else self.problem.num_tasks
-            with _bar(f"{' and '.join(chosen)}, {regime.name}", total) as advance_to:
-                start = time.perf_counter()
-                if regime.name == "random":
-                    runs = agents.play_random(mode, self.problem, regime, progress_fn=advance_to, **settings)
-                else:
-                    runs = agents.play_own(
-                        mode, self.problem, regime, points=points, progress_fn=advance_to, **settings
-                    )
-            self.seconds[f"{' and '.join(chosen)}, {regime.name}"] = time.perf_counter() - start
-            for name in chosen:
-                study.add_groups(name, runs[name])
+            stores = {name: self._store(name, regime, source_of_jlibo(), agents.PACKAGES) for name in chosen}
+            if any(store.missing() for store in stores.values()):
+                runs, seconds = self._play_agents(mode, chosen, regime, points)
+                for name, store in stores.items():
+                    for group in range(regime.num_groups):
+                        store.put(group, runs[name][group], seconds / len(chosen) / regime.num_groups)
+                    store.save()
+            total = sum(float(store.seconds.sum()) for store in stores.values())
+            self.seconds[f"{' and '.join(chosen)}, {regime.name}"] = total
+            for name, store in stores.items():
+                study.add_groups(name, store.runs)
+
+    def _play_agents(
+        self, mode: str, chosen: list[str], regime: Regime, points: np.ndarray | None
+    ) -> tuple[dict[str, np.ndarray], float]:
+        """Return the runs of agents that share a policy, by name, and the seconds of all of them."""
+        settings = dict(chosen=chosen, budget=self.budget, seed=self.seed)
+        total = regime.num_groups if regime.name == "random" else self.problem.num_tasks
+        with _bar(f"{' and '.join(chosen)}, {regime.name}", total) as advance_to:
+            start = time.perf_counter()
+            if regime.name == "random":
+                runs = agents.play_random(mode, self.problem, regime, progress_fn=advance_to, **settings)
+            else:
+                runs = agents.play_own(
+                    mode, self.problem, regime, points=points, progress_fn=advance_to, **settings
+                )
+        return runs, time.perf_counter() - start
+
+    def _store(self, method: str, regime: Regime, source: str, packages: Sequence[str]) -> Store:
+        """Return the stored runs of a method on the groups of a regime."""
+        shape = (*regime.tasks.shape, self.budget)
+        identity = regime.identity() | self.workers.settings
+        return Store(self.workers.folder, method, shape, packages=packages, source=source, **identity)
 
     def _add_local(self, study: Study) -> None:
         for name, make in LOCAL.items():
@@ -135,17 +161,17 @@ class Bench:
                 print(f"{name}: left out on {self.problem.name}, whose tasks have their own configurations")
                 continue
             regime = self._few(study.regime, name)
-            with _bar(f"{name}, {regime.name}", regime.tasks.size) as advance_to:
-                start, done = time.perf_counter(), iter(range(1, regime.tasks.size + 1))
-                runs = regimes.play(
-                    make(self.problem, self.budget),
-                    regime,
-                    budget=self.budget,
-                    seed=self.seed,
-                    advance=lambda advance_to=advance_to, done=done: advance_to(next(done)),
-                )
-            self.seconds[f"{name}, {regime.name}"] = time.perf_counter() - start
-            study.add_groups(name, runs)
+            store = self._store(name, regime, source_digest([make.__module__]), LOCAL_PACKAGES)
+            with _bar(f"{name}, {regime.name}", regime.num_groups) as advance_to:
+                method = make(self.problem, self.budget)
+                for group in store.missing():
+                    start = time.perf_counter()
+                    runs = regimes.play(method, regime, group, budget=self.budget, seed=self.seed)
+                    store.put(group, runs, time.perf_counter() - start)
+                    store.save()
+                    advance_to(group + 1)
+            self.seconds[f"{name}, {regime.name}"] = float(store.seconds.sum())
+            study.add_groups(name, store.runs)
 
 
 class _bar:
@@ -178,9 +204,12 @@ def read_problems(arguments: argparse.Namespace) -> list[Problem]:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise tables.TableError(f"two tables have the name {twice[0]}; rename one of the files")
-    sizes = dict(num_tasks=arguments.tasks, skip_tasks=arguments.skip_tasks)
-    sizes |= dict(num_configs=arguments.configs, seed=arguments.seed)
-    return [thin(problem, **sizes) for problem in problems]
+    sizes = dict(num_tasks=arguments.tasks, num_configs=arguments.configs, seed=arguments.seed)
+    # A table of few tasks keeps half of them.
+    return [
+        thin(problem, skip_tasks=min(arguments.skip_tasks, problem.num_tasks // 2), **sizes)
+        for problem in problems
+    ]
 
 
 def choose_methods(arguments: argparse.Namespace) -> list[str]:
@@ -213,7 +242,8 @@ def read_arguments(words: list[str] | None = None) -> argparse.Namespace:
         type=int,
         default=0,
         metavar="N",
-        help="leave out the first N tasks of that draw, on which settings were chosen (%(default)s)",
+        help="leave out the first N tasks of that draw, on which settings were chosen, but at most half of "
+        "the tasks of a table (%(default)s)",
     )
     parser.add_argument("--methods", nargs="+", choices=METHODS, metavar="NAME", help=", ".join(METHODS))
     parser.add_argument("--regimes", nargs="+", choices=regimes.REGIMES, default=list(regimes.REGIMES))

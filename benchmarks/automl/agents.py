@@ -34,6 +34,8 @@ from jlibo.tune.model import Model, make_model
 
 PAIRS = {"paper": "gp-ucb", "adaptive": "gp-ei"}
 """Each mode, and the agent with the same policy that does not learn."""
+PACKAGES = ("jax", "jaxlib", "numpy", "equinox")
+"""The packages whose versions the runs depend on."""
 BATCH = 8
 """New tasks that are played as one batch in the regime `random`."""
 

@@ -9,7 +9,9 @@ Regret is reported on the last half of each order, or on the half of the tasks t
 """
 
 import dataclasses
+import hashlib
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -53,6 +55,20 @@ class Regime:
         """Return the regime with its first groups only."""
         return dataclasses.replace(self, tasks=self.tasks[:num_groups], pasts=self.pasts[:num_groups])
 
+    def only(self, group: int) -> "Regime":
+        """Return the regime with one group only."""
+        chosen = slice(group, group + 1)
+        return dataclasses.replace(self, tasks=self.tasks[chosen], pasts=self.pasts[chosen])
+
+    def identity(self) -> dict[str, Any]:
+        """Return what the runs of any number of its groups depend on, as plain values.
+
+        Groups are drawn in sequence, so the first one identifies them all.
+        """
+        past = [[(one.task, one.rows.tolist()) for one in past] for past in self.pasts[:1]]
+        words = repr((self.tasks[0].tolist(), past))
+        return dict(regime=self.name, first=hashlib.sha256(words.encode()).hexdigest())
+
 
 def draw_own(problem: Problem, num_orders: int, seed: int) -> Regime:
     """Return random orders of all tasks."""
@@ -84,23 +100,22 @@ def random_run(problem: Problem, task: int, budget: int, rng: np.random.Generato
 def play(
     method: Callable[[tuple[Trials, ...], int, np.random.Generator], np.ndarray],
     regime: Regime,
+    group: int,
     *,
     budget: int,
     seed: int,
-    advance: Callable[[], None] = lambda: None,
 ) -> np.ndarray:
-    """Return the runs [group, place, step] of a method that plays one task after another.
+    """Return the runs [place, step] of a method on one group, played one task after another.
 
     `method(past, task, rng)` returns the rows that it tries. Its answer may depend on all of the past.
     """
-    runs = np.full((*regime.tasks.shape, budget), -1)
-    for group, tasks in enumerate(regime.tasks):
-        past = list(regime.pasts[group]) if regime.pasts else []
-        for place, task in enumerate(map(int, tasks)):
-            rng = np.random.default_rng((seed, 5, group, place))
-            rows = np.asarray(method(tuple(past), task, rng))[:budget]
-            runs[group, place, : len(rows)] = rows
-            if not regime.pasts:
-                past.append(Trials(task, rows))
-            advance()
+    tasks = regime.tasks[group]
+    runs = np.full((len(tasks), budget), -1)
+    past = list(regime.pasts[group]) if regime.pasts else []
+    for place, task in enumerate(map(int, tasks)):
+        rng = np.random.default_rng((seed, 5, group, place))
+        rows = np.asarray(method(tuple(past), task, rng))[:budget]
+        runs[place, : len(rows)] = rows
+        if not regime.pasts:
+            past.append(Trials(task, rows))
     return runs

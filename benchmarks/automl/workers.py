@@ -1,17 +1,7 @@
-"""Runs of slow methods in worker processes, stored in files, so that a killed benchmark can be resumed.
+"""Runs of slow methods in worker processes, stored in files (`store`)."""
 
-| job     | methods   | what it computes                                         |
-|---------|-----------|----------------------------------------------------------|
-| a task  | the peers | one run of a task, from a seed, which serves every group |
-| a group | `rgpe`    | all runs of one order or draw, one task after another    |
-
-A file belongs to one table (by digest), method, versions of its packages and settings.
-"""
-
-import hashlib
 import importlib
 import importlib.util
-import json
 import logging
 import multiprocessing
 import os
@@ -20,19 +10,17 @@ import warnings
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from benchmarks import harness
 from benchmarks.automl import peers, regimes, rgpe
 from benchmarks.automl.problem import Problem
 from benchmarks.automl.regimes import Regime
+from benchmarks.automl.store import Store, source_digest
 
 NEEDS = {**peers.NEEDS, "rgpe": rgpe.NEEDS}
 """The packages of each method that runs in workers."""
-FORMAT = 2
 SAVE_EVERY = 20.0  # seconds
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -54,43 +42,6 @@ def available(method: str) -> bool:
     return all(importlib.util.find_spec(package) is not None for package in NEEDS[method])
 
 
-class Store:
-    """The finished jobs of one method: runs [job, ..., step], and seconds [job], NaN for missing jobs."""
-
-    def __init__(self, folder: Path, method: str, shape: tuple[int, ...], **settings: Any):
-        self.method = method
-        key = dict(format=FORMAT, method=method, versions=harness.versions(NEEDS[method]), **settings)
-        self.key = json.dumps(key, sort_keys=True)
-        self.path = folder / f"{method}-{hashlib.sha256(self.key.encode()).hexdigest()[:12]}.npz"
-        self.runs, self.seconds = np.full(shape, -1, np.int32), np.full(shape[0], np.nan)
-        self._more = self.runs[:0], self.seconds[:0]
-        if self.path.exists():
-            with np.load(self.path, allow_pickle=False) as stored:
-                known = min(shape[0], len(stored["seconds"]))
-                self.runs[:known], self.seconds[:known] = stored["runs"][:known], stored["seconds"][:known]
-                # Jobs in the file that exceed the requested number are kept.
-                self._more = stored["runs"][shape[0] :], stored["seconds"][shape[0] :]
-
-    def missing(self) -> list[int]:
-        return np.flatnonzero(np.isnan(self.seconds)).tolist()
-
-    def put(self, job: int, runs: np.ndarray, seconds: float) -> None:
-        self.runs[job], self.seconds[job] = runs, seconds
-
-    def save(self) -> None:
-        """Write the file atomically."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        part = self.path.with_suffix(f".{os.getpid()}.part")
-        with part.open("wb") as stream:
-            np.savez_compressed(
-                stream,
-                runs=np.concatenate([self.runs, self._more[0]]),
-                seconds=np.concatenate([self.seconds, self._more[1]]),
-                key=np.array(self.key),
-            )
-        part.replace(self.path)
-
-
 def seed_of(seed: int, task: int, repeat: int) -> int:
     """Return the seed of a run, which is the same for all peers."""
     return int(np.random.SeedSequence((seed, task, repeat)).generate_state(1)[0] % 2**31)
@@ -108,7 +59,7 @@ def run_task(peer: str, problem: Problem, task: int, budget: int, seed: int) -> 
 def run_group(problem: Problem, regime: Regime, budget: int, seed: int) -> tuple[np.ndarray, float]:
     """Return the runs [place, step] of `rgpe` in a regime of one group, and the seconds. Runs in a worker."""
     start = time.perf_counter()
-    (runs,) = regimes.play(rgpe.RGPE(problem, budget), regime, budget=budget, seed=seed)
+    runs = regimes.play(rgpe.RGPE(problem, budget), regime, 0, budget=budget, seed=seed)
     return runs, time.perf_counter() - start
 
 
@@ -128,8 +79,8 @@ class Workers:
         num_tasks = self.problem.num_tasks
         stores, jobs = {}, {}
         for peer in names:
-            settings = dict(self.settings, random=peers.BOTORCH_RANDOM if peer == "botorch" else None)
-            stores[peer] = Store(self.folder, peer, (repeats * num_tasks, self.budget), **settings)
+            shape = repeats * num_tasks, self.budget
+            stores[peer] = self._store(peer, shape)
 
             def job(number, peer=peer):
                 repeat, task = divmod(number, num_tasks)
@@ -144,22 +95,20 @@ class Workers:
 
     def run_rgpe(self, regime: Regime) -> dict[str, tuple[np.ndarray, float]]:
         """Return runs [group, place, step] and seconds per task of `rgpe`; empty if it cannot be imported."""
-        past = [[(one.task, one.rows.tolist()) for one in past] for past in regime.pasts]
-        digest = [
-            hashlib.sha256(repr((tasks.tolist(), past[group : group + 1])).encode()).hexdigest()
-            for group, tasks in enumerate(regime.tasks)
-        ]
         shape = (*regime.tasks.shape, self.budget)
-        # Groups are drawn in sequence, so the first one identifies them all.
-        store = Store(self.folder, "rgpe", shape, regime=regime.name, first=digest[0], **self.settings)
+        store = self._store("rgpe", shape, **regime.identity())
 
         def job(group):
-            one = Regime(regime.name, regime.tasks[group : group + 1], 0, regime.pasts[group : group + 1])
-            return run_group, self.problem, one, self.budget, seed_of(self.seed, group, 0)
+            return run_group, self.problem, regime.only(group), self.budget, seed_of(self.seed, group, 0)
 
         finished = self._finish({"rgpe": store}, {"rgpe": job})
         per_task = store.seconds.mean() / regime.tasks.shape[1]
         return {name: (store.runs, float(per_task)) for name in finished}
+
+    def _store(self, method: str, shape: tuple[int, ...], **settings: str) -> Store:
+        source = source_digest([peers.__name__, *([rgpe.__name__] if method == "rgpe" else [])])
+        settings |= self.settings
+        return Store(self.folder, method, shape, packages=NEEDS[method], source=source, **settings)
 
     def _finish(self, stores: dict[str, Store], jobs: dict[str, Callable[[int], tuple]]) -> dict[str, Store]:
         """Compute the missing jobs of all stores; return the stores of methods that can be imported."""

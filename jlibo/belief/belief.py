@@ -207,7 +207,7 @@ def in_units(running: RunningBelief, units: Units) -> gp.Belief:
     A mixture becomes one belief with the mixture's mean and variance, in the units of its most probable
     component (`common_units`). Components are reweighted by their predictive likelihood of the rewards so
     far. The `posterior` of the result, which policies use to draw a whole function, is that of the most
-    probable component.
+    probable component. `wide` is the belief of the last component.
     """
     if running.log_weights is None:
         return _in_units(running, units)
@@ -220,8 +220,11 @@ def in_units(running: RunningBelief, units: Units) -> gp.Belief:
     means = beliefs.mean * ratio + ((units.centre - units.centre[likeliest]) / scale)[:, None]
     mean = _combine(weights, means)
     variance = _combine(weights, beliefs.variance * ratio**2 + (means - mean) ** 2)
-    posterior = jax.tree.map(lambda leaf: leaf[likeliest], beliefs.posterior)
-    return gp.Belief(mean, variance, beliefs.features, posterior)
+    posterior, last = (
+        jax.tree.map(lambda leaf, place=place: leaf[place], beliefs.posterior) for place in (likeliest, -1)
+    )
+    wide = gp.Belief(beliefs.mean[-1], beliefs.variance[-1], beliefs.features, last)
+    return gp.Belief(mean, variance, beliefs.features, posterior, wide, weights[:-1].sum())
 
 
 def common_units(running: RunningBelief, units: Units) -> Units:

@@ -29,6 +29,11 @@ class Belief(eqx.Module):
     variance: Float[Array, " points"]
     features: Float[Array, "points features"]
     posterior: Posterior
+    wide: "Belief | None" = None
+    """For a mixture of priors, the belief of its last component, in units of its own: that of an agent
+    without past tasks, in the mixture of `jlibo.AdaptiveMetaKGL`."""
+    trust: Float[Array, ""] | None = None
+    """For a mixture of priors, the probability of all components but the last."""
 
     @property
     def std(self) -> Float[Array, " points"]:

@@ -308,15 +308,16 @@ def in_one_shape(
             noise = jnp.broadcast_to(jnp.asarray(noise_std, part.mean.dtype), part.mean.shape[:-1])
             part = eqx.tree_at(lambda p: p.noise_std, part, noise, is_leaf=lambda leaf: leaf is None)
         if any(batched):
-            # Pad with copies of the last component, which determines the units, at probability zero.
+            # Pad with components of probability zero. They come first, because the last component is the
+            # one of an agent without past tasks (`Belief.wide`).
             part = part if is_batched else jax.tree.map(lambda leaf: leaf[None], part)
             weights = prior.log_weights if isinstance(prior, PriorMixture) else jnp.zeros(1, part.mean.dtype)
             absent = max(sizes) - size
-            part = jax.tree.map(lambda leaf, absent=absent: _repeat_last(leaf, absent), part)
-            part = PriorMixture(part, jnp.concatenate([weights, jnp.full(absent, -jnp.inf, weights.dtype)]))
+            part = jax.tree.map(lambda leaf, absent=absent: _repeat_first(leaf, absent), part)
+            part = PriorMixture(part, jnp.concatenate([jnp.full(absent, -jnp.inf, weights.dtype), weights]))
         answer.append(part)
     return answer
 
 
-def _repeat_last(leaf: Array, times: int) -> Array:
-    return jnp.concatenate([leaf, jnp.broadcast_to(leaf[-1:], (times, *leaf.shape[1:]))])
+def _repeat_first(leaf: Array, times: int) -> Array:
+    return jnp.concatenate([jnp.broadcast_to(leaf[:1], (times, *leaf.shape[1:])), leaf])

@@ -13,6 +13,7 @@
 import _thread
 import contextlib
 import os
+import re
 import sys
 import tempfile
 import threading
@@ -182,11 +183,12 @@ def _flush_or_forget() -> None:
 
 @contextlib.contextmanager
 def _one_line_warnings() -> Iterator[None]:
-    """Print warnings as one-line notes."""
+    """Print warnings as notes: the first line, and indented lines that follow it."""
     with warnings.catch_warnings():
 
         def show(message, *_, **__):
-            say(f"note: {str(message).splitlines()[0] if str(message) else type(message).__name__}")
+            words = re.split(r"[\r\n]+(?!  )", str(message))[0]
+            say(f"note: {words or type(message).__name__}")
 
         warnings.showwarning = show
         yield

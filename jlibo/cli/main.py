@@ -1,6 +1,7 @@
 """The command line: `jlibo list`, `jlibo reproduce`, `jlibo sweep`, `jlibo memory`, `jlibo theory`."""
 
 import argparse
+import functools
 import sys
 from typing import Any, NoReturn, final
 
@@ -60,6 +61,7 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(f"{printable(message)}. `{self.prog} --help` shows what can be given.")
 
 
+@functools.cache  # building it takes longer than a command that fails
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="jlibo",

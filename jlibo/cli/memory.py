@@ -1,4 +1,6 @@
-"""The command line of the tuner's memory: `jlibo memory show`, `report`, `export`, `import` and `salvage`.
+"""The command line of the tuner's memory: `jlibo memory show`, `export`, `import`, `salvage`.
+
+`delete`, `rename` and `merge` are in `jlibo.cli.tasks`, `report` is in `jlibo.cli.report`.
 
 Errors that the user can fix are raised as `MemoryFileError`, which `jlibo.cli` prints without a traceback.
 Names and values in a memory may come from an untrusted source and are escaped before they are printed.
@@ -10,6 +12,8 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from jlibo.cli import report as report_cli
+from jlibo.cli import tasks as tasks_cli
 from jlibo.files import write_atomically
 from jlibo.printable import MAX_LENGTH, printable
 from jlibo.tune.memory.lines import (
@@ -23,31 +27,20 @@ from jlibo.tune.memory.lines import (
 from jlibo.tune.memory.memory import Memory, MemoryFileError, MemoryMismatch
 from jlibo.tune.memory.records import strict_json
 from jlibo.tune.memory.tables import SCORE, TASK, Result, read_results
-from jlibo.tune.space.space import Categorical, SearchSpace
+from jlibo.tune.space.space import SearchSpace
 from jlibo.tune.summary import TaskSummary, short, summaries
-
-_MOST_FEATURES = 2000  # above this, `show` does not learn the importance of parameters
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add `memory` and its actions to the commands of `jlibo`."""
-    memory = commands.add_parser("memory", help="show, report, export, import or salvage a tuner's memory")
+    memory = commands.add_parser("memory", help="show, report, export, import, merge or salvage a memory")
     actions = memory.add_subparsers(dest="action", metavar="ACTION", required=True)
+    tasks_cli.add_actions(actions)
+    report_cli.add_action(actions)
 
     show = actions.add_parser("show", help="print the search space and the tasks")
     show.add_argument("file", metavar="FILE", help="a tuner's memory")
     show.set_defaults(run=_show)
-
-    report = actions.add_parser("report", help="write an HTML page with plots of the tasks")
-    report.add_argument("file", metavar="FILE", help="a tuner's memory")
-    report.add_argument(
-        "-o", "--out", default="report.html", metavar="PAGE", help="where to write (default: report.html)"
-    )
-    report.add_argument("--title", metavar="TITLE", help="title of the page")
-    report.add_argument(
-        "--defaults", type=int, default=5, metavar="K", help="number of default configurations (default: 5)"
-    )
-    report.set_defaults(run=_report)
 
     export = actions.add_parser("export", help="write the trials as JSON lines")
     export.add_argument("file", metavar="FILE", help="a tuner's memory")
@@ -100,6 +93,7 @@ def _show(options: argparse.Namespace) -> int:
 
     with Memory.open_existing(options.file, write=False) as memory:
         tasks, trials = memory.snapshot()
+        num_spaces = len(memory.spaces)
         kernels = _selected_kernels(memory)
     console = Console(highlight=False)
     direction = "maximise" if memory.maximise else "minimise"
@@ -112,10 +106,15 @@ def _show(options: argparse.Namespace) -> int:
     show(f"{options.file}: {len(tasks)} tasks, {len(trials)} trials, to {direction}")
     for name, parameter in memory.space.items():
         show(f"  {printable(name)}: {printable(repr(parameter), max_length=10 * MAX_LENGTH)}")
+    if num_spaces > 1:
+        num_unfit = sum(not trial.fits for trial in trials)
+        show(
+            f"the last of {num_spaces} search spaces; {num_unfit} trials do not fit into it and do not teach"
+        )
     table = Table(box=None, pad_edge=False)
     table.add_column("task", overflow="fold")
     table.add_column("source")
-    for heading in ("complete", "failed", "pending", "best score"):
+    for heading in ("complete", "failed", "stopped", "pending", "best score"):
         table.add_column(heading, justify="right")
     table.add_column("best parameters")
     for summary in summaries(tasks, trials, maximise=memory.maximise):
@@ -131,7 +130,7 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _cells(task: TaskSummary) -> list[str]:
-    counts = map(str, (task.num_complete, task.num_failed, task.num_pending))
+    counts = map(str, (task.num_complete, task.num_failed, task.num_stopped, task.num_pending))
     if task.best_score is None or task.best_params is None:
         return [task.name, task.source, *counts, "-", "-"]
     params = ", ".join(f"{name}={short(value)}" for name, value in task.best_params.items())
@@ -140,8 +139,8 @@ def _cells(task: TaskSummary) -> list[str]:
 
 def _selected_kernels(memory: Memory) -> str | None:
     """Return a line about the importance of parameters, or None without a task that has two scores."""
-    num_features = _num_features(memory.space)
-    if num_features > _MOST_FEATURES:
+    num_features = report_cli.num_features(memory.space)
+    if num_features > report_cli.MOST_FEATURES:
         return f"what matters is not computed: the space has {num_features:,} features."
     from jlibo.tune.tuner import Tuner  # a slow import that other commands do not need
 
@@ -154,51 +153,8 @@ def _selected_kernels(memory: Memory) -> str | None:
     return f"{words}; not selected: {', '.join(dropped)}" if dropped else words
 
 
-def _num_features(space: SearchSpace) -> int:
-    """Return an upper bound on the number of features. An untrusted space may have any size."""
-    alone = in_pairs = squares = 0
-    for parameter in space.values():
-        most = parameter.num_values - 1 if isinstance(parameter, Categorical) else None
-        alone += 6 if most is None else most
-        in_pairs += 3 if most is None else most
-        squares += 9 if most is None else most**2
-    return 1 + alone + (in_pairs**2 - squares) // 2
-
-
 def _percent(share: float) -> str:
     return f"{share:.0%}".replace("%", " %") if share >= 0.005 else "< 1 %"
-
-
-# --- report -------------------------------------------------------------------------------------------------
-
-
-def _report(options: argparse.Namespace) -> int:
-    from jlibo.tune.report import write_report
-    from jlibo.tune.tuner import Tuner  # a slow import that other commands do not need
-
-    if options.defaults < 1:
-        raise MemoryFileError(f"--defaults should be at least 1, but got {options.defaults}.")
-    with Memory.open_existing(options.file, write=False) as memory:
-        num_features, tuner, why = _num_features(memory.space), None, None
-        if num_features > _MOST_FEATURES:
-            why = f"The model is left out: the space has {num_features:,} features."
-        else:
-            tuner = Tuner(memory.space, memory=memory)
-        try:
-            where = write_report(
-                memory,
-                tuner,
-                options.out,
-                title=options.title,
-                num_defaults=options.defaults,
-                no_model=why,
-            )
-        except OSError as error:
-            raise MemoryFileError(
-                f"cannot write '{printable(options.out)}' ({error.strerror or error}): give another --out."
-            ) from None
-    _print_lines([f"wrote {printable(where)}; open it in a browser."])
-    return 0
 
 
 # --- export -------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@
 | `noise_std`     | sigma, 0.1                                                                      |
 """
 
+from functools import partial
 from typing import ClassVar, final
 
 import equinox as eqx
@@ -66,32 +67,7 @@ class SyntheticEnv(AbstractEnv):
         Every group in the support has a norm of at least `beta_min`. The result is NaN if none of
         `MAX_DRAWS` draws meets this condition.
         """
-        group_of = np.asarray(self.groups)
-        used = self.support[group_of]
-        dtype = self.candidate_features.dtype
-
-        def draw(attempt):
-            # Dropping two coordinates of a uniform point on a sphere gives a uniform point in the ball.
-            draw_key = jax.random.fold_in(key, attempt)
-            noise = jax.random.normal(draw_key, (len(used) + 2,), dtype)
-            noise = jnp.where(jnp.append(used, jnp.ones(2, bool)), noise, 0)
-            return self.norm_bound * (noise / jnp.sqrt((noise**2).sum()))[:-2]
-
-        def is_too_small(coef):
-            squares = jax.ops.segment_sum(coef**2, group_of, num_segments=self.support.shape[0])
-            return jnp.any(self.support & (squares < self.beta_min**2))
-
-        def again(carry):
-            attempt, _ = carry
-            return attempt + 1, draw(attempt)
-
-        def unlucky(carry):
-            attempt, coef = carry
-            return (attempt == 0) | (is_too_small(coef) & (attempt < MAX_DRAWS))
-
-        start = (jnp.zeros((), jnp.int32), jnp.zeros(used.shape, dtype))
-        _, coef = lax.while_loop(unlucky, again, start)
-        return jnp.where(is_too_small(coef), jnp.nan, coef)
+        return _draw_coefficients(self, key)
 
     @classmethod
     @front_door
@@ -141,10 +117,8 @@ class SyntheticEnv(AbstractEnv):
                 fail("candidates", f"given for features of {features.dim} dimensions", None)
             candidates = box_grid(features, 1000 if features.dim == 1 else 40)
         check_shape("candidates", candidates, ("candidates", features.dim))
-        _, chosen = lax.top_k(jax.random.uniform(key, (features.num_groups,)), support_size)
-        support = jnp.zeros(features.num_groups, bool).at[chosen].set(True)
         return cls(
-            support=support,
+            support=_draw_support(key, features.num_groups, support_size),
             candidates=jnp.asarray(candidates),
             candidate_features=features(candidates),
             norm_bound=jnp.asarray(norm_bound),
@@ -152,3 +126,41 @@ class SyntheticEnv(AbstractEnv):
             noise_std=jnp.asarray(noise_std),
             groups=features.groups,
         )
+
+
+@partial(jax.jit, static_argnums=(1, 2))
+def _draw_support(key: PRNGKeyArray, num_groups: int, support_size: int) -> Bool[Array, " groups"]:
+    """Return a set of base kernels, uniform among those of this size."""
+    _, chosen = lax.top_k(jax.random.uniform(key, (num_groups,)), support_size)
+    return jnp.zeros(num_groups, bool).at[chosen].set(True)
+
+
+# Jitted, because a loop outside of `jit` is recompiled at every call.
+@eqx.filter_jit
+def _draw_coefficients(env: SyntheticEnv, key: PRNGKeyArray) -> Float[Array, " features"]:
+    group_of = np.asarray(env.groups)
+    used = env.support[group_of]
+    dtype = env.candidate_features.dtype
+
+    def draw(attempt):
+        # Dropping two coordinates of a uniform point on a sphere gives a uniform point in the ball.
+        draw_key = jax.random.fold_in(key, attempt)
+        noise = jax.random.normal(draw_key, (len(used) + 2,), dtype)
+        noise = jnp.where(jnp.append(used, jnp.ones(2, bool)), noise, 0)
+        return env.norm_bound * (noise / jnp.sqrt((noise**2).sum()))[:-2]
+
+    def is_too_small(coef):
+        squares = jax.ops.segment_sum(coef**2, group_of, num_segments=env.support.shape[0])
+        return jnp.any(env.support & (squares < env.beta_min**2))
+
+    def again(carry):
+        attempt, _ = carry
+        return attempt + 1, draw(attempt)
+
+    def unlucky(carry):
+        attempt, coef = carry
+        return (attempt == 0) | (is_too_small(coef) & (attempt < MAX_DRAWS))
+
+    start = (jnp.zeros((), jnp.int32), jnp.zeros(used.shape, dtype))
+    _, coef = lax.while_loop(unlucky, again, start)
+    return jnp.where(is_too_small(coef), jnp.nan, coef)

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jlibo.belief.prior import Prior, PriorMixture
 from jlibo.envs import AbstractEnv, Task
@@ -155,11 +155,18 @@ class Recovery(AbstractProtocol):
 
 
 def exploration_rows(
-    env: AbstractEnv, features: AbstractFeatures, num_tasks: int, num_rows: int, key: Any
+    env: AbstractEnv, features: AbstractFeatures, num_tasks: int, num_rows: int, key: PRNGKeyArray
 ) -> Float[Array, "tasks rows features"]:
     """Return the rows that an agent of `Recovery` with all kernels sees in a world with this key."""
-    places = jax.vmap(lambda index: draw_task(env, index, num_rows, key=key).exploration)
-    return features(env.candidates)[places(jnp.arange(num_tasks))]
+    return features(env.candidates)[_exploration_places(env, jnp.arange(num_tasks), num_rows, key=key)]
+
+
+@eqx.filter_jit
+def _exploration_places(
+    env: AbstractEnv, indices: Int[Array, " tasks"], num_rows: int, *, key: PRNGKeyArray
+) -> Int[Array, "tasks rows"]:
+    """Return the candidates that forced exploration plays in each task. Compiled once for all seeds."""
+    return jax.vmap(lambda index: draw_task(env, index, num_rows, key=key).exploration)(indices)
 
 
 def _known(features: AbstractFeatures, num_kernels: int | None) -> np.ndarray:

@@ -46,10 +46,9 @@ def recovery(result: Any) -> dict[str, Any]:
         **assumed,
     )
     brackets, own, proved = [], [], []
+    designs = [_own_design(experiment, result.first_seed + place) for place in _designs(result)]
     for count in rows:
-        found = [
-            _own_design(experiment, result.first_seed + k, count, limit, assumed) for k in _designs(result)
-        ]
+        found = [_own_bounds(design[:, :count], key, size, limit, assumed) for design, key in designs]
         kappas, at_limit, at_lower = zip(*found, strict=True)
         brackets.append(np.mean(kappas, 0).tolist())
         own.append(float(np.mean(at_limit)))
@@ -75,18 +74,19 @@ def _designs(result: Any) -> range:
     return range(min(result.num_seeds, MAX_DESIGNS))
 
 
-def _own_design(experiment: Any, seed: int, rows: int, limit: float, assumed: dict) -> tuple:
-    """Return kappa's bracket for the rows of a seed, and the bound at the limit and at its lower end."""
+def _own_design(experiment: Any, seed: int) -> tuple[Any, Any]:
+    """Return all rows that are drawn in the world of a seed, and the seed's key."""
     key = jax.random.fold_in(jax.random.key(0), seed)
     world = experiment.make_world(key=key)
     settings = experiment.settings()
     # The draws depend on the largest number of rows; an agent sees the first of them.
-    design = exploration_rows(
-        world.env, world.features, settings["num_tasks"], settings["offline_rows"], world.key
-    )[:, :rows]
-    bracket = theory.kappa_bracket(
-        design, settings["support_size"], num_starts=8, num_rounds=4, num_steps=60, key=key
-    )
+    num_tasks, num_rows = settings["num_tasks"], settings["offline_rows"]
+    return exploration_rows(world.env, world.features, num_tasks, num_rows, world.key), key
+
+
+def _own_bounds(design: Any, key: Any, support_size: int, limit: float, assumed: dict) -> tuple:
+    """Return kappa's bracket for a design, and the bound at the limit and at the bracket's lower end."""
+    bracket = theory.kappa_bracket(design, support_size, num_starts=8, num_rounds=4, num_steps=60, key=key)
     at_limit = theory.design_recovery_probability(design, kappa=limit, **assumed)
     at_lower = theory.design_recovery_probability(design, kappa=bracket.lower, **assumed)
     return (float(bracket.lower), float(bracket.upper)), float(at_limit), float(at_lower)

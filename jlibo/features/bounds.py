@@ -203,8 +203,14 @@ def normalise(features: AbstractFeatures, *, num_points: int = 4096, key: PRNGKe
     """
     diagonal = max_kernel_diagonal(features, num_points=num_points, key=key)
     check_finite("features", diagonal)
+    return Scaled(features, _scales(diagonal))
+
+
+@jax.jit
+def _scales(diagonal: Float[Array, " groups"]) -> Float[Array, " groups"]:
+    """Return the factors that scale groups with these largest k_j(x, x) down to 1; 1 for those below."""
     over = diagonal > 1 + _slack(diagonal.dtype)
-    return Scaled(features, jnp.where(over, 1 / jnp.sqrt(jnp.where(over, diagonal, 1)), 1))
+    return jnp.where(over, 1 / jnp.sqrt(jnp.where(over, diagonal, 1)), 1)
 
 
 def _slack(dtype) -> float:

@@ -116,7 +116,9 @@ class AdaptiveMetaKGL(AbstractMetaLearner):
         wide = self._matrix(selected_prior(jnp.ones(sizes.num_groups, bool), sizes), sizes)
         residual = self.residual_weight * wide.covariance
         learned = eqx.tree_at(lambda p: p.covariance, state.learned, state.learned.covariance + residual)
-        return mixture([learned, wide], jnp.stack([1 - self.wide_weight, self.wide_weight]))
+        # Without any task the prior is the wide one.
+        weight = jnp.where(state.num_done > 0, self.wide_weight, 1)
+        return mixture([learned, wide], jnp.stack([1 - weight, weight]))
 
     def update(self, state, data: TaskData, sizes):
         past = remember(state.past, state.num_done, data, self.data, sizes)

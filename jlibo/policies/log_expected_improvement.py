@@ -33,9 +33,12 @@ class LogExpectedImprovement(AbstractPolicy):
 
     - `noise_std`: the noise that the posterior assumes, above 0.
     - `margin`: a reward counts as an improvement only above `best + margin`; at least 0.
-    - `patience`: after this many observations without a new best one, every second point is drawn uniformly
-      until there is one, at least 1; None for never. A model that is wrong may stay on a plateau of equal
-      rewards for ever. A draw leaves it, and costs at most every second observation.
+    - `patience`: after this many observations without a new best one, every second point is chosen in another
+      way until there is one, at least 1; None for never. A model that is wrong may stay on a plateau of equal
+      rewards for ever. A uniform draw leaves it, and costs at most every second observation. If the belief is
+      that of a mixture, and the past is trusted by more than one half, the first, third, ... of these points
+      is the one with the largest improvement under the last component, as an agent without past tasks would
+      choose, and the others are drawn: a past that misleads cannot hold the search.
 
     **Raises:** `ValueError` for an argument out of range.
 
@@ -65,8 +68,12 @@ class LogExpectedImprovement(AbstractPolicy):
         if self.patience is None:
             return scores
         waited = belief.posterior.num_since_best - self.patience
-        is_draw = (waited >= 0) & (waited % 2 == 0)
-        return jnp.where(is_draw, jax.random.uniform(key, scores.shape, scores.dtype), scores)
+        other = jax.random.uniform(key, scores.shape, scores.dtype)
+        if belief.wide is not None:
+            # Without trust in the past, the belief is that of the last component already.
+            is_asked = (waited % 4 == 0) & (jnp.asarray(belief.trust) > 0.5)
+            other = jnp.where(is_asked, self._improvement(belief.wide), other)
+        return jnp.where((waited >= 0) & (waited % 2 == 0), other, scores)
 
     def _improvement(self, belief):
         best = belief.posterior.best_reward

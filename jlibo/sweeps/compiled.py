@@ -18,7 +18,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, SingleDev
 from jlibo.host_memory import BudgetError
 from jlibo.sweeps.points import Plan
 from jlibo.sweeps.program import Program
-from jlibo.sweeps.program_cache import CPU_OPTIONS
+from jlibo.sweeps.program_cache import compiler_options
 
 LANE = "lane"
 
@@ -42,7 +42,7 @@ class CompiledChunks:
             # Devices do not communicate, so the check of replicated values is not needed.
             sharded = jax.shard_map(one_device, mesh=mesh, in_specs=specs, out_specs=split, check_vma=False)
             jitted = jax.jit(sharded, in_shardings=tuple(NamedSharding(mesh, spec) for spec in specs))
-        options = CPU_OPTIONS if self.devices[0].platform == "cpu" else None
+        options = compiler_options(self.devices[0].platform)
         self._compiled = jitted.lower(*self._arguments).compile(compiler_options=options)
 
     def bytes_per_device(self) -> int | None:

@@ -174,6 +174,13 @@ def task_ticks(num_tasks: int) -> Callable[[int], None] | None:
     return None if meter is None else lambda _: meter.on_tick(1.0 / num_tasks)
 
 
+def progress_fn(progress: bool | ProgressFn, stack: contextlib.ExitStack, *, name: str) -> ProgressFn | None:
+    """Return the function that an argument `progress` stands for: True for a bar, which `stack` closes."""
+    if progress is False:
+        return None
+    return stack.enter_context(bar(name)) if progress is True else progress
+
+
 @contextlib.contextmanager
 def bar(name: str) -> Iterator[ProgressFn]:
     """Yield a function that updates a progress bar with the estimated remaining time.
@@ -181,6 +188,7 @@ def bar(name: str) -> Iterator[ProgressFn]:
     Nothing is printed if the standard error is not a terminal.
     """
     from rich.console import Console
+    from rich.markup import escape
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
@@ -195,6 +203,6 @@ def bar(name: str) -> Iterator[ProgressFn]:
         transient=True,
         disable=not console.is_terminal,  # otherwise it prints empty lines
     )
-    task = drawn.add_task("starting", total=1.0, name=name)
+    task = drawn.add_task("starting", total=1.0, name=escape(name))
     with drawn:
-        yield lambda share, words: drawn.update(task, completed=share, description=words)
+        yield lambda share, words: drawn.update(task, completed=share, description=escape(words))

@@ -109,7 +109,7 @@ def sweep(
     key = _new_style(key)
     _check_client(client)
     with contextlib.ExitStack() as stack:
-        report_fn = _report_fn(progress, stack)
+        report_fn = meters.progress_fn(progress, stack, name="sweep")
         meter = None if report_fn is None else meters.Meter(report_fn)
         if meter is not None:
             meter.say("tracing")
@@ -231,12 +231,6 @@ def _check_client(client: Any) -> None:
 
 def _new_style(key: Any) -> Any:
     return key if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else jax.random.wrap_key_data(key)
-
-
-def _report_fn(progress: bool | meters.ProgressFn, stack: contextlib.ExitStack) -> meters.ProgressFn | None:
-    if progress is False:
-        return None
-    return stack.enter_context(meters.bar("sweep")) if progress is True else progress
 
 
 def _coordinates(

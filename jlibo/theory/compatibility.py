@@ -18,11 +18,13 @@ its square belongs.
 """
 
 import math
+from functools import partial
 from typing import Literal
 
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from jlibo.checks import ArrayLike, fail
 from jlibo.features import AbstractFeatures, box_midpoints
@@ -73,9 +75,16 @@ def gram_constants(
 
     **Raises:** `ValueError` for a wrong shape or invalid groups.
     """
-    ids = blocks.group_ids(design, groups)
+    return _gram_constants(blocks.gram(design, mask), ids=blocks.group_ids(design, groups))
+
+
+# Functions of the Gram matrices, whose shape does not depend on the number of rows, are compiled: designs of
+# different lengths share them.
+@partial(jax.jit, static_argnames="ids")
+def _gram_constants(
+    grams: Float[Array, "tasks features features"], *, ids: tuple[int, ...]
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
     index = blocks.GroupIndex.of(ids)
-    grams = blocks.gram(design, mask)
     smallest, _ = blocks.extreme_eigenvalues(blocks.diagonal_blocks(grams, index), index)
     # Sums of squares by pairs of groups, through the matrix that maps features to groups.
     member = jnp.asarray(np.eye(max(ids) + 1)[:, list(ids)], grams.dtype)
@@ -123,10 +132,17 @@ def kappa_from_eigenvalue(
     **Arguments:** as in `gram_constants`; `support_size` is s*.
     """
     check_size(design, support_size, groups)
-    smallest = jnp.linalg.eigvalsh(blocks.gram(design, mask))[:, 0].min()
+    return _kappa_from_eigenvalue(blocks.gram(design, mask), support_size)
+
+
+@jax.jit
+def _kappa_from_eigenvalue(
+    grams: Float[Array, "tasks features features"], support_size: int | Int[Array, ""]
+) -> Float[Array, ""]:
+    smallest = jnp.linalg.eigvalsh(grams)[:, 0].min()
     # The eigenvalue of a singular matrix is round-off: a bound must not be positive because of it.
-    scale = jnp.trace(blocks.gram(design, mask), axis1=-2, axis2=-1).max()
-    slack = 4 * design.shape[-1] * jnp.finfo(design.dtype).eps * scale
+    scale = jnp.trace(grams, axis1=-2, axis2=-1).max()
+    slack = 4 * grams.shape[-1] * jnp.finfo(grams.dtype).eps * scale
     return jnp.sqrt(jnp.maximum(smallest - slack, 0) / support_size)
 
 

@@ -140,7 +140,12 @@ def exact_vote_probability(
     """
     check_shape("client_probabilities", jnp.asarray(client_probabilities), ("clients",))
     check_range("alpha", alpha, at_least=0, at_most=1)
-    v = jnp.asarray(client_probabilities)
+    return _tail(jnp.asarray(client_probabilities), alpha)
+
+
+# Jitted, because a scan outside of `jit` is recompiled at every call.
+@jax.jit
+def _tail(v: Float[Array, " clients"], alpha: Float[ArrayLike, ""]) -> Float[Array, ""]:
     num_clients = v.shape[0]
     votes = jnp.ceil(jnp.asarray(alpha, v.dtype) * num_clients * (1 - _ROUND_OFF))
     # A kernel of J* has all correct clients, any other at most the others: both must be decided rightly.

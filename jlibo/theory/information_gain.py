@@ -12,6 +12,7 @@ The kernel is k(x, x') = phi(x)^T C phi(x') with the covariance C of a `jlibo.Pr
 kernels in J has C = diag(1 / |J|) on the features of J (`jlibo.support_prior`).
 """
 
+from functools import partial
 from typing import final
 
 import equinox as eqx
@@ -70,6 +71,13 @@ def information_gain(
     **Returns:** a number. It equals the `information_gain` of a posterior that has observed the rows.
     """
     check_shape("features", features, ("rows", "features"))
+    return _information_gain(features, regulariser, prior)
+
+
+@jax.jit
+def _information_gain(
+    features: Float[Array, "rows features"], regulariser: Float[ArrayLike, ""], prior: Prior | None
+) -> Float[Array, ""]:
     rows = (
         features if prior is None else jnp.matmul(features, prior.factor(), precision=lax.Precision.HIGHEST)
     )
@@ -123,6 +131,17 @@ def greedy_information_gain(
     """
     check_shape("features", features, ("candidates", "features"))
     check_count("num_steps", num_steps)
+    return _greedy_gain(features, num_steps, regulariser, prior)
+
+
+# Jitted, because a scan outside of `jit` is recompiled at every call.
+@partial(jax.jit, static_argnums=1)
+def _greedy_gain(
+    features: Float[Array, "candidates features"],
+    num_steps: int,
+    regulariser: Float[ArrayLike, ""],
+    prior: Prior | None,
+) -> GreedyGain:
     dtype = features.dtype
     if prior is None:
         prior = Prior(jnp.zeros(features.shape[1], dtype), jnp.ones(features.shape[1], dtype))

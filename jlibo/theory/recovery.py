@@ -18,6 +18,9 @@ inequality behind it is false: P(|Z| >= 1 + t) > exp(-t^2) for a standard normal
 with the half, "printed" without. Everything else agrees in both readings.
 """
 
+from functools import partial
+
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
@@ -274,16 +277,29 @@ def design_failure(
 
     **Returns:** probabilities `[groups]`, at most 1.
     """
-    index = blocks.GroupIndex.of(blocks.group_ids(design, groups))
-    count = blocks.num_rows(design, mask)
-    unscaled = blocks.gram(design, mask) * (jnp.maximum(count, 1) / design.shape[0])
+    ids = blocks.group_ids(design, groups)
+    return _failure(blocks.gram(design, mask), blocks.num_rows(design, mask), lam, noise_std, ids=ids)
+
+
+@partial(jax.jit, static_argnames="ids")
+def _failure(
+    grams: Float[Array, "tasks features features"],
+    count: Float[Array, ""],
+    lam: Float[ArrayLike, ""],
+    noise_std: Float[ArrayLike, ""],
+    *,
+    ids: tuple[int, ...],
+) -> Float[Array, " groups"]:
+    """Return `design_failure` of a design with these Gram matrices and `count` rows in all tasks."""
+    index, dtype = blocks.GroupIndex.of(ids), grams.dtype
+    unscaled = grams * (jnp.maximum(count, 1) / grams.shape[0])
     own = blocks.diagonal_blocks(unscaled, index)
     traces = jnp.trace(own, axis1=-2, axis2=-1).sum(0)
     _, largest = blocks.extreme_eigenvalues(own, index)
     norms = largest.max(0)
-    threshold = jnp.asarray(lam, design.dtype) * count / (4 * jnp.asarray(noise_std, design.dtype))
+    threshold = jnp.asarray(lam, dtype) * count / (4 * jnp.asarray(noise_std, dtype))
     excess = threshold - jnp.sqrt(traces)
-    bound = jnp.exp(-(excess**2) / (2 * jnp.maximum(norms, jnp.finfo(design.dtype).tiny)))
+    bound = jnp.exp(-(excess**2) / (2 * jnp.maximum(norms, jnp.finfo(dtype).tiny)))
     return jnp.where(excess > 0, jnp.minimum(bound, 1), 1)
 
 

@@ -18,9 +18,11 @@
 - lam has to follow 1 / sqrt(s) (`MetaKGL(lam_scaling="sqrt")`) for the bound to hold at every s.
 """
 
+from functools import partial
 from typing import Any, final
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
@@ -51,11 +53,16 @@ def failure_by_task(
     - `num_kernels`: p.
     - `beta_min`, `omega`, `kappa`, `noise_std`: as in `recovery_probability`.
     """
+    return _failures(_as_counts(counts), as_real(num_kernels), beta_min, omega, kappa, noise_std)
+
+
+@jax.jit
+def _failures(counts, num_kernels, beta_min, omega, kappa, noise_std) -> Float[Array, " tasks"]:
     totals, tasks = _totals(counts)
     ratio = signal(totals / tasks, beta_min=beta_min, omega=omega, kappa=kappa, noise_std=noise_std)
-    most = jnp.maximum(jnp.asarray(counts, totals.dtype).max(), jnp.finfo(totals.dtype).tiny)
+    most = jnp.maximum(counts.max(), jnp.finfo(totals.dtype).tiny)
     exponent = totals / (2 * most) * (ratio - 1) ** 2
-    log_failure = jnp.log(as_real(num_kernels)) - exponent
+    log_failure = jnp.log(num_kernels) - exponent
     return jnp.where(ratio > 1, jnp.exp(jnp.minimum(log_failure, 0)), 1)
 
 
@@ -89,33 +96,43 @@ def tasks_until_recovery(
     check_reading(reading)
     if method not in ("theorem", "sum"):
         raise ValueError(f"`method` should be 'theorem' or 'sum', but got {method!r}.")
+    numbers = (beta_min, omega, kappa, noise_std, delta)
+    return _first_right(_as_counts(counts), as_real(num_kernels), *numbers, method=method, reading=reading)
+
+
+@partial(jax.jit, static_argnames=("method", "reading"))
+def _first_right(
+    counts, kernels, beta_min, omega, kappa, noise_std, delta, *, method: str, reading: Reading
+) -> tuple[Int[Array, ""], Bool[Array, ""]]:
     totals, tasks = _totals(counts)
-    kernels, level = as_real(num_kernels), jnp.asarray(delta)
     if method == "sum":
-        failures = failure_by_task(
-            counts, kernels, beta_min=beta_min, omega=omega, kappa=kappa, noise_std=noise_std
-        )
+        failures = _failures(counts, kernels, beta_min, omega, kappa, noise_std)
         later = jnp.cumsum(failures[::-1])[::-1]
-        enough = later <= level / 4
+        enough = later <= delta / 4
     else:
-        threshold = omega if reading == "proved" else jnp.asarray(beta_min)
-        least = jnp.asarray(beta_min) if reading == "proved" else 2 * jnp.asarray(beta_min)
+        threshold = omega if reading == "proved" else beta_min
+        least = beta_min if reading == "proved" else 2 * beta_min
         # The average per task is smallest after the last task if the counts do not increase.
         ratio = signal(
             (totals / tasks).min(), beta_min=least, omega=threshold, kappa=kappa, noise_std=noise_std
         )
-        most = jnp.asarray(counts, totals.dtype).max()
-        needed = 2 * most * jnp.log(4 * totals.shape[0] * kernels / level) / (ratio - 1) ** 2
+        most = counts.max()
+        needed = 2 * most * jnp.log(4 * totals.shape[0] * kernels / delta) / (ratio - 1) ** 2
         enough = (totals >= needed) & (ratio > 1)
     reached = enough.any()
     first = jnp.where(reached, jnp.argmax(enough) + 1, totals.shape[0])
     return first.astype(jnp.int32), reached
 
 
-def _totals(counts: Float[ArrayLike, " tasks"]) -> tuple[Float[Array, " tasks"], Float[Array, " tasks"]]:
+def _as_counts(counts: Float[ArrayLike, " tasks"]) -> Float[Array, " tasks"]:
+    """Return the exploration steps of each task as floats; their shape is checked."""
     counts = jnp.asarray(counts)
     check_shape("counts", counts, ("tasks",))
-    counts = counts.astype(jnp.result_type(counts, float))
+    return counts.astype(jnp.result_type(counts, float))
+
+
+def _totals(counts: Float[Array, " tasks"]) -> tuple[Float[Array, " tasks"], Float[Array, " tasks"]]:
+    """Return the steps up to each task, and the number of each task."""
     return jnp.cumsum(counts), jnp.arange(1, counts.shape[0] + 1, dtype=counts.dtype)
 
 
@@ -209,7 +226,7 @@ def lifelong_regret_bound(
         method=method,
         reading=reading,
     )
-    totals, _ = _totals(counts)
+    totals, _ = _totals(_as_counts(counts))
     return _bound(wrong, reached, totals[-1], totals.shape[0], horizon, norm_bound, task_regret)
 
 

@@ -1,12 +1,16 @@
 """Tuning: search spaces of named parameters, an ask and tell interface, and a persistent memory."""
 
+from jlibo.tune.curves import MedianRule as MedianRule
 from jlibo.tune.explanation import Estimate as Estimate
 from jlibo.tune.explanation import Explanation as Explanation
 from jlibo.tune.explanation import Recommendation as Recommendation
 from jlibo.tune.explanation import SimilarTask as SimilarTask
+from jlibo.tune.loop import EvaluationError as EvaluationError
 from jlibo.tune.memory.memory import Memory as Memory
 from jlibo.tune.memory.memory import MemoryFileError as MemoryFileError
 from jlibo.tune.memory.memory import MemoryMismatch as MemoryMismatch
+from jlibo.tune.memory.memory import MergeReport as MergeReport
+from jlibo.tune.memory.memory import SpaceChangedWarning as SpaceChangedWarning
 from jlibo.tune.memory.memory import TrialGivenUpWarning as TrialGivenUpWarning
 from jlibo.tune.memory.memory import TrialStateError as TrialStateError
 from jlibo.tune.portfolio import Defaults as Defaults
@@ -24,4 +28,5 @@ from jlibo.tune.summary import TaskSummary as TaskSummary
 from jlibo.tune.task import TunerTask as TunerTask
 from jlibo.tune.task import UntoldTrialsWarning as UntoldTrialsWarning
 from jlibo.tune.trial import Trial as Trial
+from jlibo.tune.trial import TrialStopped as TrialStopped
 from jlibo.tune.tuner import Tuner as Tuner

@@ -106,7 +106,7 @@ def unit_points(space: SearchSpace, trials: Sequence[TrialRecord]) -> Float[np.n
     points = np.full((len(trials), space.num_parameters), OFF)
     for place, (name, parameter) in enumerate(space.items()):
         on = [row for row, trial in enumerate(trials) if name in trial.params]
-        codes = [parameter.code_of(name, trials[row].params[name]) for row in on]
+        codes = [parameter.code_near(name, trials[row].params[name]) for row in on]
         points[on, place] = parameter.codes_to_unit(np.array(codes, float))
     return points
 
@@ -121,7 +121,8 @@ def past_trials(
 ) -> tuple[PastTrials, int] | None:
     """Return the tasks that have at least two scores, and their number; None if there is no such task.
 
-    Added tasks contain no forced exploration, so all their trials are marked as explored.
+    A stopped trial has its estimate as a score. Added tasks contain no forced exploration, so all their
+    trials are marked as explored.
     """
     rows = scored_trials(tasks, trials)
     if not rows:
@@ -141,7 +142,7 @@ def past_trials(
     for place, (task, some, end) in enumerate(zip(kept, own, ends, strict=True)):
         points[place, : len(some)] = together[end - len(some) : end]
         scores[place, : len(some)], log_units[place] = level(
-            [trial.score for trial in some if trial.score is not None], maximise=maximise
+            [trial.model_score for trial in some if trial.model_score is not None], maximise=maximise
         )
         explored[place, : len(some)] = [trial.explored or task.source == "added" for trial in some]
         present[place, : len(some)] = True
@@ -156,12 +157,17 @@ def past_trials(
 
 
 def scored_trials(tasks: Sequence[TaskRecord], trials: Sequence[TrialRecord]) -> dict[int, list[TrialRecord]]:
-    """Return the scored trials by id of the task, for the tasks that have at least two, in their order."""
+    """Return the trials that the model learns from, by id of the task, in their order.
+
+    These are the complete trials of tasks that have at least two, and their stopped trials with an estimate.
+    Trials that do not fit into the search space are left out.
+    """
     rows: dict[int, list[TrialRecord]] = {task.id: [] for task in tasks}
     for trial in trials:
-        if trial.state == "complete" and trial.task_id in rows:
+        if trial.model_score is not None and trial.fits and trial.task_id in rows:
             rows[trial.task_id].append(trial)
-    return {task: some for task, some in rows.items() if len(some) >= 2}
+    complete = {task: sum(trial.state == "complete" for trial in some) for task, some in rows.items()}
+    return {task: some for task, some in rows.items() if complete[task] >= 2}
 
 
 def thinned(trials: Sequence[TrialRecord], *, maximise: bool) -> list[TrialRecord]:
@@ -173,7 +179,7 @@ def thinned(trials: Sequence[TrialRecord], *, maximise: bool) -> list[TrialRecor
     if len(trials) <= MOST_TRIALS:
         return list(trials)
     sign = 1.0 if maximise else -1.0
-    best = max(range(len(trials)), key=lambda place: sign * (trials[place].score or 0.0))
+    best = max(range(len(trials)), key=lambda place: sign * (trials[place].model_score or 0.0))
     forced = [place for place, trial in enumerate(trials) if trial.explored and place != best]
     chosen = {best, *_spread_evenly(forced, MOST_TRIALS // 2)}
     others = [place for place in range(len(trials)) if place not in chosen]
@@ -190,20 +196,29 @@ def _spread_evenly(places: Sequence[int], most: int) -> list[int]:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class TrialArrays:
-    """The trials of one task, by number. `scores` are as told, and valid only where `is_told`."""
+    """The trials of one task, by number. `scores` are as told, and valid only where `is_told`.
+
+    A stopped trial with an estimate is told, and its score is the estimate; without one it is neither told
+    nor failed.
+    """
 
     points: Float[np.ndarray, "trials dim"]
     scores: Float[np.ndarray, " trials"]
     is_told: Bool[np.ndarray, " trials"]
     is_pending: Bool[np.ndarray, " trials"]
     explored: Bool[np.ndarray, " trials"]
+    is_stopped: Bool[np.ndarray, " trials"]
 
     def __len__(self) -> int:
         return len(self.scores)
 
     @property
     def is_failed(self) -> Bool[np.ndarray, " trials"]:
-        return ~(self.is_told | self.is_pending)
+        return ~(self.is_told | self.is_pending | self.is_stopped)
+
+    @property
+    def is_complete(self) -> Bool[np.ndarray, " trials"]:
+        return self.is_told & ~self.is_stopped
 
     def only(self, which: Bool[np.ndarray, " trials"]) -> "TrialArrays":
         """Return the trials where `which` is true."""
@@ -213,11 +228,12 @@ class TrialArrays:
             self.is_told[which],
             self.is_pending[which],
             self.explored[which],
+            self.is_stopped[which],
         )
 
     def best_first(self, most: int, *, maximise: bool) -> np.ndarray:
-        """Return the indices of the best `most` told trials, best first; ties in order of their number."""
-        (told,) = np.nonzero(self.is_told)
+        """Return the indices of the best `most` complete trials, best first; ties by their number."""
+        (told,) = np.nonzero(self.is_complete)
         values = self.scores[told] * (-1.0 if maximise else 1.0)
         if len(values) > most:  # a partition is cheaper than sorting all values
             good = values <= np.partition(values, most - 1)[most - 1]
@@ -229,11 +245,15 @@ def trial_arrays(points: np.ndarray, trials: Sequence[TrialRecord]) -> TrialArra
     """Return the records of one task, with configurations at `points`, as arrays."""
     return TrialArrays(
         points,
-        np.asarray([0.0 if trial.score is None else trial.score for trial in trials], np.float64),
-        np.asarray([trial.state == "complete" for trial in trials], bool),
-        np.asarray([trial.state == "pending" for trial in trials], bool),
-        np.asarray([trial.explored for trial in trials], bool),
+        np.asarray([trial.model_score or 0.0 for trial in trials], np.float64),
+        *np.asarray([flags_of(trial) for trial in trials], bool).reshape(-1, 4).T,
     )
+
+
+def flags_of(trial: TrialRecord) -> tuple[bool, bool, bool, bool]:
+    """Return whether a trial is told, pending, explored and stopped, the flags of `TrialArrays`."""
+    is_told = trial.model_score is not None
+    return is_told, trial.state == "pending", trial.explored, trial.state == "stopped"
 
 
 def most_rows(num_features: int) -> int:
@@ -363,4 +383,4 @@ def feature_values(features: AbstractFeatures, points: np.ndarray) -> Float[np.n
     count = len(points)
     places = np.zeros((padded(count, LEAST_TRIALS), points.shape[-1]))
     places[:count] = points
-    return np.asarray(features(jnp.asarray(places, jnp.result_type(float)))[:count], np.float64)
+    return np.asarray(features(jnp.asarray(places, jnp.result_type(float))), np.float64)[:count]

@@ -150,7 +150,7 @@ def next_config(
     """
     trials = history.trials
     tried = trials.points
-    num_explored = int((trials.explored & ~trials.is_failed).sum())
+    num_explored = int((trials.explored & (trials.is_told | trials.is_pending)).sum())
     if num_explored < min(num_forced(model, learned, budget), len(candidates.points)):
         left = _left_of(candidates.points, trials)
         order = candidates.exploration[left[candidates.exploration]]
@@ -194,7 +194,10 @@ def choices_of(
 
 def _left_of(points: np.ndarray, trials: arrays.TrialArrays) -> np.ndarray:
     tried = trials.points
-    return unit_points.left_to_try(points, tried, tried[trials.is_failed], tried[trials.is_told])
+    failed, scored, stopped = (
+        tried[which] for which in (trials.is_failed, trials.is_told, trials.is_stopped)
+    )
+    return unit_points.left_to_try(points, tried, failed, scored, stopped)
 
 
 def _ranked(

@@ -80,9 +80,14 @@ class Setting:
 
     @property
     def scores(self) -> np.ndarray:
-        """The scores so far."""
+        """The scores so far, and the estimates of stopped trials."""
         trials = self.history.trials
         return trials.scores[trials.is_told]
+
+    @property
+    def num_scores(self) -> int:
+        """The number of complete trials."""
+        return int(self.history.trials.is_complete.sum())
 
     @property
     def level(self) -> arrays.Level:
@@ -95,19 +100,20 @@ class Setting:
         rows, log_unit = self.history.rows(room=self.budget)
         size = arrays.padded(max(len(trials), self.budget), arrays.LEAST_TRIALS)
         dtype = self.candidates.features.dtype
-        points, told = np.zeros((size, trials.points.shape[-1]), dtype), np.zeros(size, bool)
-        points[: len(trials)], told[: len(trials)] = trials.points, trials.is_told
+        points, complete = np.zeros((size, trials.points.shape[-1]), dtype), np.zeros(size, bool)
+        points[: len(trials)], complete[: len(trials)] = trials.points, trials.is_complete
         scores = np.zeros(size, dtype)
+        (told,) = np.nonzero(trials.is_told)
         scores[told], _ = arrays.level(self.scores, maximise=self.history.maximise)
         # Pending trials are still to come, so their configurations may be chosen.
         done = trials.only(~trials.is_pending)
         _, choices = choices_of(self.candidates, done, maximise=self.history.maximise)
-        return rows, Tried(points, scores, told), choices, np.asarray(log_unit, dtype)
+        return rows, Tried(points, scores, complete), choices, np.asarray(log_unit, dtype)
 
 
 def forecast(setting: Setting) -> Forecast | None:
     """Return the recommended trial and the expected gain of one more trial; None before the first score."""
-    if len(setting.scores) == 0:
+    if setting.num_scores == 0:
         return None
     model = setting.model
     rows, tried, choices, log_unit = setting.arrays()
@@ -144,7 +150,7 @@ def explain_task(
     """
     model, history, candidates = setting.model, setting.history, setting.candidates
     rows, tried, choices, log_unit = setting.arrays()
-    num_scores = len(setting.scores)
+    num_scores = setting.num_scores
     found = insight.insight(
         model.policy,
         model.scaling,

@@ -15,7 +15,8 @@ from jlibo.tune import arrays
 from jlibo.tune.arrays import Factor, OwnRows, TrialArrays
 from jlibo.tune.engine import OwnTrials
 from jlibo.tune.memory.memory import Memory
-from jlibo.tune.memory.records import TrialRecord
+from jlibo.tune.memory.owner import owner_is_dead
+from jlibo.tune.memory.records import TrialRecord, seconds_since
 from jlibo.tune.space.space import SearchSpace
 
 
@@ -67,7 +68,10 @@ class GivenHistory(AbstractHistory):
 
 @final
 class TaskHistory(AbstractHistory):
-    """The trials of a task in a memory. It is not safe to `refresh` it in two threads at once."""
+    """The trials of a task in a memory. It is not safe to `refresh` it in two threads at once.
+
+    Trials that do not fit into the search space are counted, but not in `trials`.
+    """
 
     def __init__(self, memory: Memory, task_id: int, space: SearchSpace, features: AbstractFeatures):
         self.maximise = memory.maximise
@@ -81,11 +85,13 @@ class TaskHistory(AbstractHistory):
         self.last_id = 0
         self._last_number = -1
         self._count = 0
+        self._num_unfit = 0
+        self._foreign: dict[int, TrialRecord] = {}  # pending trials that this process cannot evaluate, by id
         self._place: dict[int, int] = {}  # row of each pending trial, by id
         self._points = np.zeros((arrays.LEAST_TRIALS, self._space.num_parameters))
         self._scores = np.zeros(arrays.LEAST_TRIALS)
         self._ids = np.zeros(arrays.LEAST_TRIALS, np.int64)
-        self._flags = np.zeros((arrays.LEAST_TRIALS, 3), bool)  # told, pending, explored
+        self._flags = np.zeros((arrays.LEAST_TRIALS, 4), bool)  # those of `arrays.flags_of`
         self._num_values = 0
         self._values = np.zeros((0, self._features.num_features))
         self._gram = np.zeros((self._features.num_features,) * 2)
@@ -93,27 +99,40 @@ class TaskHistory(AbstractHistory):
         self._base: Factor | None = None
 
     def __len__(self) -> int:
-        return self._count
+        """The number of trials of the task, those that do not fit included."""
+        return self._count + self._num_unfit
+
+    def limit(self, budget: int) -> int:
+        """Return the number of trials at which a budget is spent.
+
+        Trials that were left pending and are not configurations of the search space do not count: no process
+        with this space can finish them.
+        """
+        return budget + sum(
+            trial.owner is None or owner_is_dead(trial.owner, seconds_since(trial.created))
+            for trial in self._foreign.values()
+        )
 
     @property
     def trials(self) -> TrialArrays:
-        """The trials as of the last `refresh`."""
-        told, pending, explored = self._flags[: self._count].T
-        return TrialArrays(self._points[: self._count], self._scores[: self._count], told, pending, explored)
+        """The trials that fit, as of the last `refresh`."""
+        flags = self._flags[: self._count].T
+        return TrialArrays(self._points[: self._count], self._scores[: self._count], *flags)
 
     @property
     def ids(self) -> np.ndarray:
-        """The ids of the trials as of the last `refresh`, by number."""
+        """The ids of `trials`."""
         return self._ids[: self._count]
 
     @property
     def pending_ids(self) -> set[int]:
-        """The ids of the trials that were pending as of the last `refresh`."""
-        return set(self._place)
+        """The ids of the trials of this search space that were pending as of the last `refresh`."""
+        return set(self._place) - set(self._foreign)
 
     def refresh(self) -> None:
         """Read new and newly finished trials from the memory."""
-        found = self._memory.changed_trials(self._task_id, after=self.last_id, pending=list(self._place))
+        pending = list({*self._place, *self._foreign})
+        found = self._memory.changed_trials(self._task_id, after=self.last_id, pending=pending)
         new = [trial for trial in found or () if trial.id > self.last_id]
         # Read everything again if the task was deleted (it is then empty) or if an import added a trial whose
         # number lies between known ones.
@@ -122,8 +141,15 @@ class TaskHistory(AbstractHistory):
             new = found = self._memory.changed_trials(self._task_id, after=0, pending=()) or []
         for trial in found:
             if trial.id <= self.last_id:
-                self._set_state(self._place.pop(trial.id), trial)
-        self._append(new)
+                self._foreign.pop(trial.id, None)
+                if trial.id in self._place:
+                    self._set_state(self._place.pop(trial.id), trial)
+        if new:
+            self.last_id = max(trial.id for trial in new)
+            self._last_number = new[-1].number
+        self._num_unfit += sum(not trial.fits for trial in new)
+        self._foreign |= {trial.id: trial for trial in new if trial.state == "pending" and not trial.runnable}
+        self._append([trial for trial in new if trial.fits])
 
     def _append(self, trials: list[TrialRecord]) -> None:
         if not trials:
@@ -142,12 +168,10 @@ class TaskHistory(AbstractHistory):
             self._set_state(place, trial)
             if trial.state == "pending":
                 self._place[trial.id] = place
-        self.last_id = max(trial.id for trial in trials)
-        self._last_number = trials[-1].number
 
     def _set_state(self, place: int, trial: TrialRecord) -> None:
-        self._flags[place] = trial.state == "complete", trial.state == "pending", trial.explored
-        self._scores[place] = 0.0 if trial.score is None else trial.score
+        self._flags[place] = arrays.flags_of(trial)
+        self._scores[place] = trial.model_score or 0.0
 
     def compressed(self) -> tuple[OwnTrials, float]:
         trials, known = self.trials, self._num_values

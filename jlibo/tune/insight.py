@@ -28,7 +28,7 @@ from jlibo.policies.base import AbstractPolicy
 from jlibo.tune.arrays import OwnRows
 from jlibo.tune.ask import Choices
 from jlibo.tune.engine import Knowledge, OwnTrials, PastTrials, condition
-from jlibo.tune.outlook import HIGHEST, Outlook, Tried, components, look
+from jlibo.tune.outlook import HIGHEST, Look, Outlook, Tried, components, look
 
 NUM_DRAWS = 64
 """Number of functions drawn from the posterior for `gains`, `shares` and `likeness`."""
@@ -51,7 +51,6 @@ class Insight(eqx.Module):
     likeness_stds: Float[Array, " tasks"] | None
 
 
-@eqx.filter_jit
 def insight(
     policy: AbstractPolicy,
     scaling: Standardise,
@@ -70,7 +69,7 @@ def insight(
 ) -> Insight:
     """Return everything that an explanation shows.
 
-    **Arguments:** those of `outlook` and
+    **Arguments:** those of `look` and
 
     - `policy`: chooses the simulated trials.
     - `present`: which of the fixed candidates are no padding; they stand for the whole space.
@@ -79,32 +78,53 @@ def insight(
     - `num_steps`: the largest number of further trials.
     """
     seen = look(policy.noise_std, scaling, knowledge, features, rows, tried, choices, log_units)
+    drawn, moments = _simulated(policy, seen, choices.available, effects, num_steps, key=key)
+    similar = (None, None)
+    if past is not None:
+        similar = _similar(policy.noise_std, scaling, knowledge, past, choices.fixed_features, present, drawn)
+    return Insight(seen.outlook, *moments, *similar)
+
+
+@eqx.filter_jit
+def _simulated(
+    policy: AbstractPolicy,
+    seen: Look,
+    available: Bool[Any, " candidates"],
+    effects: Float[Any, "parameters features features"],
+    num_steps: int,
+    *,
+    key: PRNGKeyArray,
+) -> tuple[Float[Array, "draws features"], tuple[Array, Array, Array, Array, Array]]:
+    """Return draws of w from the posterior, and the fields `weights` to `share_stds` of `Insight`."""
     state, units, values, best = seen.state, seen.units, seen.values, seen.best
     draw_key, play_key = jax.random.split(key)
     weights, drawn, noise_stds = _draw(state, units, NUM_DRAWS, draw_key)
 
     def play(draw):
         theta, noise_std, key = draw
-        return _play(policy, state, units, values, choices.available, best, theta, noise_std, num_steps, key)
+        return _play(policy, state, units, values, available, best, theta, noise_std, num_steps, key)
 
     keys = jax.random.split(play_key, NUM_DRAWS)
     gains = lax.map(play, (drawn, noise_stds, keys), batch_size=BATCH) * units.scale
-    centred = _centred(choices.fixed_features, present)
     shares = _shares(drawn, effects)
-    likeness = None
-    if past is not None:
-        surfaces = past_surfaces(policy.noise_std, scaling, knowledge, past, choices.fixed_features)
-        likeness = _likeness(drawn, centred, surfaces, present)
-    return Insight(
-        seen.outlook,
-        weights,
-        gains.mean(0),
-        gains.std(0) / np.sqrt(NUM_DRAWS),
-        shares.mean(0),
-        shares.std(0),
-        None if likeness is None else likeness.mean(0),
-        None if likeness is None else likeness.std(0),
-    )
+    errors = gains.std(0) / np.sqrt(NUM_DRAWS)
+    return drawn, (weights, gains.mean(0), errors, shares.mean(0), shares.std(0))
+
+
+@eqx.filter_jit
+def _similar(
+    noise_std: Float[Array, ""],
+    scaling: Standardise,
+    knowledge: Knowledge,
+    past: PastTrials,
+    values: Float[Array, "points features"],
+    present: Bool[Any, " points"],
+    drawn: Float[Array, "draws features"],
+) -> tuple[Float[Array, " tasks"], Float[Array, " tasks"]]:
+    """Return `likeness` and `likeness_stds` of `Insight`."""
+    surfaces = past_surfaces(noise_std, scaling, knowledge, past, values)
+    likeness = _likeness(drawn, _centred(values, present), surfaces, present)
+    return likeness.mean(0), likeness.std(0)
 
 
 def _draw(

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, final
 
+import equinox as eqx
 import jax.numpy as jnp
 
 from jlibo.belief.prior import Prior
@@ -20,6 +21,8 @@ from jlibo.tune.model import Model
 
 NEW_SHARE = 0.02
 """Share of new scores, relative to those learned from, up to which nothing is recomputed."""
+
+_nothing_known = eqx.filter_jit(engine.nothing_known)  # one program; otherwise one for each operation
 
 
 @final
@@ -37,7 +40,7 @@ def learn_records(
     past = arrays.past_trials(model.space, model.features, tasks, trials, maximise=maximise)
     if past is None:
         sizes = model.sizes(1, arrays.LEAST_TRIALS)
-        return Learned(engine.nothing_known(model.learner, model.scaling, sizes), 0)
+        return Learned(_nothing_known(model.learner, model.scaling, sizes), 0)
     rows, num_tasks = past
     sizes = model.sizes(*rows.scores.shape)
     count = jnp.asarray(min(num_tasks, arrays.MOST_TASKS), jnp.int32)

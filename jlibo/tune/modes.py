@@ -23,7 +23,8 @@ NOISE_STD = 0.1
 """Initial standard deviation of the noise, relative to the spread of the scores."""
 PAPER_NU = 2.0
 PATIENCE = 4
-"""Trials without a new best score after which every second trial of the adaptive mode is a random one."""
+"""Trials without a new best score after which every second trial of the adaptive mode is a random one, or one
+that a tuner without a past would choose."""
 
 
 def make_learner(mode: str) -> AdaptiveMetaKGL | SelfTunedMetaKGL:

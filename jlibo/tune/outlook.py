@@ -74,21 +74,6 @@ class Outlook(eqx.Module):
     """Standard deviation of f over the space, as the prior expects it."""
 
 
-@eqx.filter_jit
-def outlook(
-    noise_std: Float[Array, ""],
-    scaling: Standardise,
-    knowledge: Knowledge,
-    features: AbstractFeatures,
-    rows: OwnRows | OwnTrials,
-    tried: Tried,
-    choices: Choices,
-    log_units: Float[Any, ""],
-) -> Outlook:
-    """Return the recommended trial and the expected gain of one more trial."""
-    return look(noise_std, scaling, knowledge, features, rows, tried, choices, log_units).outlook
-
-
 @final
 class Look(NamedTuple):
     """The outlook, and what it was computed from."""
@@ -101,7 +86,18 @@ class Look(NamedTuple):
     """Features of the recommended trial."""
 
 
-def look(noise_std, scaling, knowledge, features, rows, tried, choices, log_units) -> Look:
+@eqx.filter_jit
+def look(
+    noise_std: Float[Array, ""],
+    scaling: Standardise,
+    knowledge: Knowledge,
+    features: AbstractFeatures,
+    rows: OwnRows | OwnTrials,
+    tried: Tried,
+    choices: Choices,
+    log_units: Float[Any, ""],
+) -> Look:
+    """Return the outlook and what it was computed from. One program, for `outlook` and `insight`."""
     told = rows.with_features(features) if isinstance(rows, OwnRows) else rows
     told = eqx.tree_at(lambda trials: trials.pending, told, jnp.zeros_like(told.pending))
     points, values = features(tried.points), choices.values(features)
@@ -115,6 +111,11 @@ def look(noise_std, scaling, knowledge, features, rows, tried, choices, log_unit
     gain = _gains(state, units, values - best)
     gain = jnp.where(choices.available, gain, 0).max() * units.scale
     return Look(Outlook(index, means[index], stds[index], gain, units.scale), state, units, values, best)
+
+
+def outlook(*inputs: Any) -> Outlook:
+    """Return the recommended trial and the expected gain of one more trial, given the inputs of `look`."""
+    return look(*inputs).outlook
 
 
 def _gains(

@@ -28,6 +28,7 @@ from jlibo.tune.memory import rows
 from jlibo.tune.memory.records import TaskRecord, TrialRecord
 from jlibo.tune.model import Model, is_allowed
 from jlibo.tune.space import candidates as unit_points
+from jlibo.tune.space.fitting import fit
 
 LEAST_POINTS, MOST_POINTS = 1024, 4096
 """Numbers of configurations to choose from: the smallest padded one, and the largest."""
@@ -147,7 +148,7 @@ def _choices(model: Model, scored: dict[int, list[TrialRecord]], *, maximise: bo
     There is a pool only if the space is a box. Configurations that the tuner would not suggest are left out.
     """
     sign = -1 if maximise else 1
-    ranked = [sorted(some, key=lambda trial: sign * (trial.score or 0.0)) for some in scored.values()]
+    ranked = [sorted(some, key=lambda trial: sign * (trial.model_score or 0.0)) for some in scored.values()]
     pool = np.zeros((0, model.space.num_parameters))
     if model.points is None:
         pool = unit_points.pool(model.space, seed=(seed,), allowed=model.allowed)
@@ -156,7 +157,7 @@ def _choices(model: Model, scored: dict[int, list[TrialRecord]], *, maximise: bo
         for some in ranked:
             if rank < len(some) and len(configs) < MOST_POINTS - len(pool):
                 text = rows.params_text(some[rank].params)
-                if text not in configs and is_allowed(model, some[rank].params):
+                if text not in configs and _is_choice(model, some[rank].params):
                     configs[text] = some[rank].params
     for point in pool:
         params = model.space.from_unit(point)
@@ -166,15 +167,22 @@ def _choices(model: Model, scored: dict[int, list[TrialRecord]], *, maximise: bo
     return _Choices(own, np.reshape(points, (len(own), model.space.num_parameters)))
 
 
+def _is_choice(model: Model, params: dict[str, Any]) -> bool:
+    """Return whether a tuner would suggest a configuration; a trial may be between the steps of the space."""
+    return fit(model.space, params).is_exact and is_allowed(model, params)
+
+
 def _failures(
     choices: _Choices, kept: Sequence[int], trials: Sequence[TrialRecord]
 ) -> Bool[np.ndarray, "tasks configs"]:
     """Return which configurations failed in which task and have no score there."""
     places = {rows.params_text(params): place for place, params in enumerate(choices.configs)}
     row_of = {task: row for row, task in enumerate(kept)}
-    state = np.zeros((len(kept), len(places), 2), bool)  # failed, complete
+    state = np.zeros((len(kept), len(places), 2), bool)  # failed, has a score or an estimate
     for trial in trials:
         place = places.get(rows.params_text(trial.params))
-        if place is not None and trial.task_id in row_of and trial.state != "pending":
-            state[row_of[trial.task_id], place, int(trial.state == "complete")] = True
+        is_scored = trial.model_score is not None
+        is_known = trial.fits and (is_scored or trial.state == "failed")
+        if place is not None and trial.task_id in row_of and is_known:
+            state[row_of[trial.task_id], place, int(is_scored)] = True
     return state[..., 0] & ~state[..., 1]

@@ -15,7 +15,7 @@ from typing import Any, final
 from jlibo.checks import fail
 from jlibo.html_table import html_table
 from jlibo.tune.memory.records import TaskRecord, TrialRecord
-from jlibo.tune.memory.tables import EXPLORED, NUMBER, SCORE, STATE, TASK
+from jlibo.tune.memory.tables import ERROR, EXPLORED, FITS, NUMBER, SCORE, STATE, TASK
 from jlibo.tune.space.parameters import Float, Int
 from jlibo.tune.space.space import SearchSpace
 
@@ -47,8 +47,10 @@ class TaskSummary:
     num_failed: int
     num_pending: int
     best_score: float | None
-    """None before the first score; so is `best_params`."""
+    """Of the trials that fit into the search space; None, as `best_params`, before the first score."""
     best_params: dict[str, Any] | None
+    num_stopped: int = 0
+    """Number of trials that were stopped early."""
 
 
 def summaries(
@@ -62,7 +64,7 @@ def summaries(
     for task in tasks:
         own = by_task[task.id]
         counts = [sum(trial.state == state for trial in own) for state in ("complete", "failed", "pending")]
-        best = next(iter(_best_first(own, maximise=maximise)), None)
+        best = next(iter(best_first(own, maximise=maximise)), None)
         found.append(
             TaskSummary(
                 task.name,
@@ -71,14 +73,15 @@ def summaries(
                 *counts,
                 best_score=None if best is None else best.score,
                 best_params=None if best is None else best.params,
+                num_stopped=sum(trial.state == "stopped" for trial in own),
             )
         )
     return found
 
 
-def _best_first(trials: Iterable[TrialRecord], *, maximise: bool) -> list[TrialRecord]:
-    """Return the complete trials, best first; equal scores in their order."""
-    scored = [(trial.score, trial) for trial in trials if trial.score is not None]
+def best_first(trials: Iterable[TrialRecord], *, maximise: bool) -> list[TrialRecord]:
+    """Return the complete trials that fit into the search space, best first; equal scores in their order."""
+    scored = [(trial.score, trial) for trial in trials if trial.score is not None and trial.fits]
     sign = -1 if maximise else 1
     return [trial for _, trial in sorted(scored, key=lambda pair: sign * pair[0])]
 
@@ -95,9 +98,11 @@ def to_dataframe(
 ) -> Any:
     """Return trials as a `pandas.DataFrame`, one row each.
 
-    The columns are `task` (if `tasks` are given), `number`, the parameters, `score`, `state` and `explored`.
-    A parameter that is off has no value (None, NaN or NA). If a parameter is called `number`, `state` or
-    `explored`, the column is that of the parameter.
+    The columns are `task` (if `tasks` are given), `number`, the parameters, `score`, `state`, `explored` and
+    `error`. A parameter that is off has no value (None, NaN or NA). If a parameter is called `number`,
+    `state`, `explored`, `error` or `fits`, the column is that of the parameter. If some trials do not fit
+    into the search space, which has changed, the column `fits` tells which; they have the values that they
+    had.
 
     **Raises:**
 
@@ -124,12 +129,19 @@ def to_dataframe(
             kind = "float64"
         elif isinstance(parameter, Int):
             kind = "int64" if is_full else "Int64"
-        columns[name] = pandas.Series(values, dtype=kind)
+        try:
+            columns[name] = pandas.Series(values, dtype=kind)
+        except (TypeError, ValueError):  # a trial that does not fit, or is between the steps
+            columns[name] = pandas.Series(values, dtype=object)
     columns[score] = pandas.Series([trial.score for trial in trials], dtype="float64")
     if STATE not in space:
         columns[STATE] = pandas.Series([trial.state for trial in trials], dtype=object)
     if EXPLORED not in space:
         columns[EXPLORED] = pandas.Series([trial.explored for trial in trials], dtype="bool")
+    if ERROR not in space:
+        columns[ERROR] = pandas.Series([trial.error for trial in trials], dtype=object)
+    if FITS not in space and not all(trial.fits for trial in trials):
+        columns[FITS] = pandas.Series([trial.fits for trial in trials], dtype="bool")
     return pandas.DataFrame(columns)
 
 
@@ -141,20 +153,20 @@ def tasks_html(title: str, tasks: Sequence[TaskSummary]) -> str:
     shown = tasks[-MOST_TASKS:]
     cells = [
         (
-            *(task.name, task.num_complete, task.num_failed, task.num_pending),
+            *(task.name, task.num_complete, task.num_failed, task.num_stopped, task.num_pending),
             *("" if task.best_score is None else f"{task.best_score:.6g}", _words(task.best_params)),
         )
         for task in shown
     ]
     left_out = len(tasks) - len(shown)
     more = f"; {left_out} earlier tasks are not shown" if left_out else ""
-    headings = ("task", "complete", "failed", "pending", "best score", "best parameters")
+    headings = ("task", "complete", "failed", "stopped", "pending", "best score", "best parameters")
     return html_table(title + more, headings, cells)
 
 
 def trials_html(title: str, space: SearchSpace, trials: Sequence[TrialRecord], *, maximise: bool) -> str:
     """Return an HTML table of the best trials."""
-    best = _best_first(trials, maximise=maximise)
+    best = best_first(trials, maximise=maximise)
     shown = best[:MOST_TRIALS]
     cells = [
         (trial.number, f"{trial.score:.6g}", *(short(trial.params.get(name, "")) for name in space))

@@ -21,13 +21,17 @@ import numpy as np
 from jlibo.checks import check_count, fail
 from jlibo.lifelong.one_task import split_task_key
 from jlibo.tune.ask import Candidates, NextConfig, next_config
-from jlibo.tune.explain import NUM_AHEAD, Forecast, Setting, explain_task, forecast, past_of
-from jlibo.tune.explanation import Explanation, Recommendation
+from jlibo.tune.curves.reporting import Reporting
+from jlibo.tune.curves.rule import MedianRule
 from jlibo.tune.history import TaskHistory
+from jlibo.tune.loop.task_loop import AbstractTaskLoop, LoopTask
+from jlibo.tune.memory.errors import MemoryFileError
 from jlibo.tune.memory.memory import new_owner
 from jlibo.tune.memory.records import TaskRecord, TrialRecord
 from jlibo.tune.process import check_process
 from jlibo.tune.stopping import ExpectedGainBelow
+from jlibo.tune.summary import best_first
+from jlibo.tune.task_outlook import AbstractTaskOutlook
 from jlibo.tune.task_results import AbstractTaskResults
 from jlibo.tune.trial import Trial, as_trial
 
@@ -44,8 +48,8 @@ class UntoldTrialsWarning(UserWarning):
 
 
 @final
-class TunerTask(AbstractTaskResults):
-    """A task of a tuner, created by `Tuner.task`: iterate over its trials, or call `ask` and `tell`.
+class TunerTask(AbstractTaskResults, AbstractTaskOutlook, AbstractTaskLoop):
+    """A task of a tuner, created by `Tuner.task`: `optimise`, iterate over its trials, or `ask` and `tell`.
 
     Threads may share a task. As a context manager, it releases its pending trials at the end, so that `ask`
     returns them again later.
@@ -53,6 +57,7 @@ class TunerTask(AbstractTaskResults):
     - `name`: the name of the task.
     - `budget`: the number of trials after which iteration ends.
     - `stop_when`: the rule by which iteration ends earlier; None if there is none.
+    - `stop_trials`: the rule by which trials are stopped early; None if there is none.
 
     ```python
     import jlibo
@@ -72,12 +77,14 @@ class TunerTask(AbstractTaskResults):
         record: TaskRecord,
         budget: int,
         stop_when: ExpectedGainBelow | None = None,
+        stop_trials: MedianRule | None = None,
     ):
         self._tuner = tuner
         self._record = record
         self.name = record.name
         self.budget = budget
         self.stop_when = stop_when
+        self.stop_trials = stop_trials
         self._owner = new_owner()
         self._own_ids: set[int] = set()
         self._number = [task.id for task in tuner.memory.tasks()].index(record.id)
@@ -86,12 +93,16 @@ class TunerTask(AbstractTaskResults):
         self._history = TaskHistory(tuner.memory, record.id, tuner.space, self._model.features)
         self._candidates = Candidates(self._model, seed=(tuner.seed, self._number))
         self._policy_keys: np.ndarray | None = None
+        self._reports = Reporting(tuner.memory, record.id, stop_trials)
+        self._has_warned = False
 
     def __enter__(self) -> "TunerTask":
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._tuner.memory.release(self._owner)
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        num_left = self._tuner.memory.release(self._owner)
+        if kind is None and num_left == len(self._own_ids) > 1:
+            self._warn_untold(num_left, num_left, "its `with` block ends")
 
     def __repr__(self) -> str:
         done, best = len(self.trials), self.best
@@ -102,30 +113,75 @@ class TunerTask(AbstractTaskResults):
         """Iterate over trials until the budget is spent or the stop rule is met.
 
         Trials that were left pending come first, whatever the rule says, and count towards the budget. Warns
-        with `UntoldTrialsWarning` if any trial of this loop has no score when the loop ends.
+        with `UntoldTrialsWarning` if any trial of this loop has no score when the loop ends; after a `break`,
+        the last trial may have none.
         """
         check_process("iterating over a task")
-        given = set()
-        why = f"its budget of {self.budget} trials is spent"
-        while True:
-            trial = self._claim()
-            if trial is None and self._is_rule_met():
-                why = "its stop rule is met"
-                break
-            trial = trial or self._suggest(self.budget)
-            if trial is None:
-                break
-            given.add(trial.id)
-            yield trial
-        untold = given & self._history.pending_ids
-        if untold:
-            warnings.warn(
-                f"the loop over task {self.name!r} ends because {why}, "
-                f"but {len(untold)} of its {len(given)} trials were never told a score: call "
-                "task.tell(trial, score), or task.fail(trial), for every trial.",
-                UntoldTrialsWarning,
-                stacklevel=2,
-            )
+        given: list[int] = []
+        try:
+            while isinstance(trial := self._next(self.budget), Trial):
+                given.append(trial.id)
+                yield trial
+        except GeneratorExit:
+            num_untold = self._num_untold(given[:-1])
+            if num_untold:
+                self._warn_untold(num_untold, len(given), "it was left")
+            raise
+        num_untold = self._num_untold(given)
+        if num_untold:
+            self._warn_untold(num_untold, len(given), trial)
+
+    def next_trial(self) -> Trial | None:
+        """Return the next trial of a loop, or None if the budget is spent or the stop rule is met.
+
+        For loops that run several trials at once; otherwise iterate over the task. After None, a later call
+        may return a trial again, if another process left one.
+
+        **Raises:**
+
+        - `ForkedProcessError`: jax was used in a parent process before the fork.
+        """
+        check_process("next_trial")
+        trial = self._next(self.budget)
+        return trial if isinstance(trial, Trial) else None
+
+    def _next(self, most: int | None) -> Trial | str:
+        """Return the next trial of a loop, or the reason why it ends. `most` is the number of trials."""
+        trial = self._claim()
+        if trial is not None:
+            return trial
+        spent = f"its budget of {most} trials is spent"
+        with self._lock:
+            history = self._trials()
+            if most is not None and len(history) >= history.limit(most):
+                return spent
+        if self._is_rule_met():
+            return "its stop rule is met"
+        return self._suggest(most) or spent
+
+    def _num_untold(self, given: list[int]) -> int:
+        """Return how many of these trials are pending; 0 if that cannot be known now."""
+        # A generator may be closed at any moment, even while this thread holds the lock.
+        if not self._lock.acquire(blocking=False):
+            return 0
+        try:
+            return len(self._trials().pending_ids.intersection(given))
+        except MemoryFileError:  # the memory is closed
+            return 0
+        finally:
+            self._lock.release()
+
+    def _warn_untold(self, num_untold: int, num_given: int, why: str) -> None:
+        if self._has_warned:
+            return
+        self._has_warned = True
+        warnings.warn(
+            f"the loop over task {self.name!r} ends because {why}, "
+            f"but {num_untold} of its {num_given} trials were never told a score: call "
+            "task.tell(trial, score), or task.fail(trial), for every trial.",
+            UntoldTrialsWarning,
+            stacklevel=3,
+        )
 
     @overload
     def ask(self, n: None = None) -> Trial: ...
@@ -155,9 +211,9 @@ class TunerTask(AbstractTaskResults):
         """
         check_process("ask")
         if n is None:
-            return self._next()
+            return self._ask_one()
         check_count("n", n)
-        return [self._next() for _ in range(n)]
+        return [self._ask_one() for _ in range(n)]
 
     def tell(self, trial: Trial, score: float | None) -> None:
         """Store the score of a trial. It is on the disk when this returns.
@@ -177,126 +233,65 @@ class TunerTask(AbstractTaskResults):
         self._check(trial)
         self._tuner.memory.tell(trial.id, score)
 
-    def fail(self, trial: Trial) -> None:
-        """Mark a trial as failed. It is stored and not repeated, but the model is not conditioned on it."""
+    def fail(self, trial: Trial, error: str | None = None) -> None:
+        """Mark a trial as failed. It is stored and not repeated, but the model is not conditioned on it.
+
+        **Arguments:**
+
+        - `trial`: a trial of this task.
+        - `error`: why it failed, for the user to read; at most 2,000 characters are kept.
+        """
         self._check(trial)
-        self._tuner.memory.fail(trial.id)
+        self._tuner.memory.fail(trial.id, error)
+
+    def stop(self, trial: Trial) -> None:
+        """Mark a trial as stopped early, given the scores that it reported.
+
+        It has no score, is never `best` and is not repeated. The model is given an estimate of its final
+        score: that of the complete trials with the same standing at its last step, at most their median.
+
+        **Raises:**
+
+        - `TrialStateError`: the trial is finished.
+        - `ValueError`: `trial` is not a trial of this task.
+        """
+        self._check(trial)
+        self._tuner.memory.stop(trial.id, self._reports.estimate(trial))
+
+    def release(self, trial: Trial) -> None:
+        """Put a trial back that `ask` returned and that has no score. The next `ask` returns it again."""
+        self._check(trial)
+        self._tuner.memory.release(self._owner, [trial.id])
+
+    def curve(self, trial: Trial) -> dict[int, float | None]:
+        """Return the scores that a trial reported, by step; None for one that was not finite."""
+        self._check(trial)
+        return self._tuner.memory.curve(trial.id)
 
     @property
     def trials(self) -> list[Trial]:
-        """All finished trials by number; the score of a failed one is None."""
+        """All finished trials by number; the score of one that failed or was stopped is None.
+
+        A trial that does not fit into the search space of the tuner has the parameters that it had.
+        """
         records = self._tuner.memory.trials(self._record.id)
         return [as_trial(record) for record in records if record.state != "pending"]
 
     @property
     def best(self) -> Trial | None:
-        """The trial with the best score; None before the first score."""
-        scored = [trial for trial in self.trials if trial.score is not None]
-        sign = 1 if self._tuner.maximise else -1
-        return max(scored, key=lambda trial: sign * (trial.score or 0.0), default=None)
+        """The trial with the best score of those that fit into the search space; None before the first."""
+        records = self._tuner.memory.trials(self._record.id)
+        first = next(iter(best_first(records, maximise=self._tuner.maximise)), None)
+        return None if first is None else as_trial(first)
 
-    # --- what the model expects -----------------------------------------------------------------------------
-
-    @property
-    def recommended(self) -> Recommendation | None:
-        """The trial that the model expects to be the best, and its expected score; None before any score.
-
-        With noisy scores of a smooth function it is a better choice than `best`, on average. Without noise,
-        use `best`.
-        """
-        with self._lock:
-            now = self._forecast()
-            if now is None:
-                return None
-            return Recommendation(self._trial_at(now.place), now.expected_score, now.std)
-
-    @property
-    def expected_gain(self) -> float | None:
-        """The expected gain of one more trial, in the units of the scores.
-
-        This is how much better than the recommended trial x* the most promising configuration x is expected
-        to be: E[max(f(x) - f(x*), 0)], with f the score without noise. None before the first score, and
-        without a past also until two scores differ, because the scale of the scores is then unknown.
-        """
-        with self._lock:
-            now = self._forecast()
-        return None if now is None else now.gain
-
-    @property
-    def should_stop(self) -> bool:
-        """Whether a loop over the task would end now: the budget is spent or the stop rule is met.
-
-        It does not limit `ask`.
-        """
-        with self._lock:
-            is_spent = len(self._trials()) >= self.budget
-        return is_spent or self._is_rule_met()
-
-    def explain(self, num_trials: int = NUM_AHEAD) -> Explanation:
-        """Return what the model thinks of the task by now; print it for a summary.
-
-        It says how much the past is trusted, which past tasks are similar, which parameters matter here, and
-        how much the next trials are expected to gain. Nothing is computed unless this is called.
-
-        **Arguments:**
-
-        - `num_trials`: the largest number of further trials whose gain is estimated.
-
-        **Returns:**
-
-        An `Explanation`.
-
-        **Raises:**
-
-        - `ValueError`: `num_trials` is not a positive whole number.
-        - `ForkedProcessError`: jax was used in a parent process before the fork.
-        """
-        check_count("num_trials", num_trials)
-        check_process("explain")
-        tuner, own = self._tuner, self._record.id
-        with self._lock:
-            setting = self._setting()
-            tasks, trials = tuner.memory.snapshot()
-            others = [task for task in tasks if task.id != own]
-            return explain_task(
-                setting,
-                past_of(self._model, others, trials, maximise=tuner.maximise),
-                name=self.name,
-                num_trials=num_trials,
-                trial_at=self._trial_at,
-            )
-
-    def _is_rule_met(self) -> bool:
-        rule = self.stop_when
-        if rule is None:
-            return False
-        with self._lock:
-            if self._trials().trials.is_told.sum() < rule.min_trials:
-                return False
-            now = self._forecast()
-        if now is None or now.gain is None or now.scale is None:
-            return False
-        return rule.is_met(now.gain, now.scale)
-
-    def _forecast(self) -> Forecast | None:
-        check_process("recommended, expected_gain or should_stop")
-        return forecast(self._setting())
-
-    def _setting(self) -> Setting:
-        return Setting(
-            self._model,
-            self._tuner.knowledge(excluding=self._record.id),
-            self._trials(),
-            self._candidates,
-            self.budget,
-        )
-
-    def _trial_at(self, place: int) -> Trial:
-        return as_trial(self._tuner.memory.trial(int(self._history.ids[place])))
+    def _loop_task(self) -> LoopTask:
+        memory = self._tuner.memory
+        parts = (self._record.id, self._tuner.space, memory, self._owner, self._reports, self._next)
+        return LoopTask(self, *parts)
 
     # --- choosing a trial -----------------------------------------------------------------------------------
 
-    def _next(self) -> Trial:
+    def _ask_one(self) -> Trial:
         trial = self._claim() or self._suggest()
         assert trial is not None  # without a limit there is always one
         return trial
@@ -306,7 +301,8 @@ class TunerTask(AbstractTaskResults):
         with self._lock:
             for race in itertools.count():
                 history = self._trials()
-                if most is not None and len(history) >= most:
+                limit = None if most is None else history.limit(most)
+                if limit is not None and len(history) >= limit:
                     return None
                 chosen = self._next_config(history)
                 record = self._tuner.memory.add_trial(
@@ -315,7 +311,7 @@ class TunerTask(AbstractTaskResults):
                     explored=chosen.is_forced,
                     owner=self._owner,
                     expected_count=len(history) if race < MAX_RACES else None,
-                    most=most,
+                    most=limit,
                     # Once every configuration was tried, two processes may repeat the same one.
                     after=None if chosen.is_repeat else history.last_id,
                     others=chosen.others,
@@ -347,7 +343,7 @@ class TunerTask(AbstractTaskResults):
     def _own(self, record: TrialRecord) -> Trial:
         """Return the trial, and note its id so that `tell` need not look it up in the file."""
         self._own_ids.add(record.id)
-        return as_trial(record)
+        return as_trial(record, self._reports)
 
     def _policy_key(self, number: int) -> jax.Array:
         """Return the policy's key for trial `number`; the keys of a task are split once."""

@@ -10,6 +10,7 @@ from jlibo.tune.memory import finished
 from jlibo.tune.memory.records import TaskRecord, finite_score
 from jlibo.tune.memory.tables import SCORE, Table, read_results
 from jlibo.tune.model import Model, is_allowed
+from jlibo.tune.space.fitting import completed
 from jlibo.tune.summary import to_dataframe, trials_html
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class AbstractTaskResults(abc.ABC):
 
         - `params`: a configuration; or a pandas or polars DataFrame, a list of records, or the path of a CSV
           file, with a column for each parameter and one for the score. An empty cell is a parameter that is
-          off, or the score of a failed trial.
+          off, or the score of a failed trial. A parameter with a `default` may be missing.
         - `score`: the score of the configuration; None, NaN or infinite if it failed. For a table, the name
           of the column of scores.
 
@@ -65,7 +66,7 @@ class AbstractTaskResults(abc.ABC):
         """
         space = self._tuner.space
         if isinstance(params, Mapping) and not isinstance(score, str):
-            pairs = [(space.validate(params), finite_score(score))]
+            pairs = [(completed(space, params), finite_score(score))]
         else:
             if not isinstance(score, str):
                 fail("score", "the name of a column, since a table is added", repr(score))
@@ -110,8 +111,8 @@ class AbstractTaskResults(abc.ABC):
     def to_dataframe(self, score: str = SCORE) -> Any:
         """Return all trials as a `pandas.DataFrame`, one row each; `add` of another task reads it.
 
-        The columns are `number`, the parameters, the score, `state` ("complete", "failed" or "pending") and
-        `explored`. A parameter that is off has no value.
+        The columns are `number`, the parameters, the score, `state` ("complete", "failed", "stopped" or
+        "pending"), `explored`, and `error`, the text of a failure. A parameter that is off has no value.
 
         **Arguments:**
 

@@ -1,9 +1,7 @@
 """The tuner: Bayesian optimisation of one search space on a sequence of tasks, each learning from the past.
 
     tuner = jlibo.Tuner(space, memory="glmnet.db")
-    with tuner.task("credit-g", budget=50) as task:
-        for trial in task:
-            task.tell(trial, evaluate(**trial.params))
+    task = tuner.optimise(evaluate, task="credit-g", budget=50)
 
 | here        | in the paper's words                                                                   |
 |-------------|----------------------------------------------------------------------------------------|
@@ -17,6 +15,7 @@ exploration, so the paper's guarantee does not cover what is learned from them.
 """
 
 import dataclasses
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,9 +27,11 @@ from jlibo.checks import check_count, fail
 from jlibo.front_door import front_door
 from jlibo.meta import AbstractMetaLearner
 from jlibo.policies import AbstractPolicy
+from jlibo.tune.curves.rule import MedianRule, stop_trials_rule
 from jlibo.tune.direction import maximise_of
 from jlibo.tune.importance import effect_matrices, parameter_names
 from jlibo.tune.learning import Learned, has_changed, learn_records, score_counts, summarise_records
+from jlibo.tune.loop.tuner_loop import AbstractTunerLoop
 from jlibo.tune.memory.memory import Memory
 from jlibo.tune.memory.records import whole
 from jlibo.tune.model import make_model
@@ -39,6 +40,8 @@ from jlibo.tune.space.space import SearchSpace
 from jlibo.tune.stopping import ExpectedGainBelow, stop_rule
 from jlibo.tune.task import TunerTask
 from jlibo.tune.tuner_results import AbstractTunerResults
+
+logger = logging.getLogger(__name__)
 
 Constraint = Callable[[dict[str, Any]], bool]
 DEFAULT_BUDGET = 50
@@ -61,7 +64,7 @@ class _Learned:
 
 
 @final
-class Tuner(AbstractTunerResults):
+class Tuner(AbstractTunerResults, AbstractTunerLoop):
     """Tunes a search space on one task after another and learns from all past tasks.
 
     A tuner is a context manager that closes the memory. Threads may share it.
@@ -70,7 +73,8 @@ class Tuner(AbstractTunerResults):
 
     - `space`: the search space of all tasks.
     - `memory`: the path of the memory file, or an open `Memory`. With None, the memory is in RAM and ends
-      with the tuner.
+      with the tuner. It may have been used with another search space: trials teach as far as they fit, and a
+      `jlibo.tune.SpaceChangedWarning` says once what changed (see `Memory.open`).
     - `maximise`: whether a higher score is better. None stands for True, or for the direction of an open
       `Memory`.
     - `mode`: "adaptive" learns from past tasks which parameters matter and where good configurations lie.
@@ -88,7 +92,8 @@ class Tuner(AbstractTunerResults):
 
     **Raises:**
 
-    - `MemoryMismatch`: the file has another space or direction.
+    - `MemoryMismatch`: the file has another direction; or trials with a score, but none with a parameter of
+      `space`, or none that fits, because a new parameter has no `default`.
     - `MemoryFileError`: the file is not a memory, is damaged or cannot be written.
     - `ForkedProcessError`: jax was used in a parent process before the fork.
     - `ValueError`: an argument is invalid.
@@ -142,10 +147,10 @@ class Tuner(AbstractTunerResults):
         self._own_memory = not isinstance(memory, Memory)
         if isinstance(memory, Memory):
             asked = memory.maximise if maximise is None else maximise
-            differences = memory.differences(space=space, maximise=asked)
+            differences = memory.differences(space=memory.space, maximise=asked)
             if differences:
-                fail("memory", "one of this search space and direction", "; ".join(differences))
-            self.memory = memory
+                fail("memory", "one of this direction", "; ".join(differences))
+            self.memory = memory.with_space(space)
         else:
             # None means True also for an existing file: a memory that minimises then raises an error.
             self.memory = Memory.open(memory, space=space, maximise=maximise is not False)
@@ -178,6 +183,7 @@ class Tuner(AbstractTunerResults):
         budget: int | None = None,
         *,
         stop_when: float | ExpectedGainBelow | None = None,
+        stop_trials: bool | MedianRule = True,
     ) -> TunerTask:
         """Return the task called `name`: a new one, or an existing one to resume with its pending trials.
 
@@ -189,6 +195,8 @@ class Tuner(AbstractTunerResults):
         - `stop_when`: end a loop over the task before the budget is spent, when the expected gain of one more
           trial is below this many units of the score; or a rule, an `ExpectedGainBelow`. A number stands for
           `ExpectedGainBelow(number)`. It is not stored.
+        - `stop_trials`: the rule by which `Trial.should_stop` judges trials that report scores while they
+          run. True stands for `MedianRule()`, and False for never.
 
         **Returns:**
 
@@ -196,13 +204,13 @@ class Tuner(AbstractTunerResults):
 
         **Raises:**
 
-        - `ValueError`: `name`, `budget` or `stop_when` is invalid.
+        - `ValueError`: an argument is invalid.
         """
-        rule = stop_rule(stop_when)
+        rule, trial_rule = stop_rule(stop_when), stop_trials_rule(stop_trials)
         if budget is not None:
             check_count("budget", budget)
         record = self.memory.task(name, budget=budget)
-        return TunerTask(self, record, record.budget or DEFAULT_BUDGET, rule)
+        return TunerTask(self, record, record.budget or DEFAULT_BUDGET, rule, trial_rule)
 
     # --- results --------------------------------------------------------------------------------------------
 
@@ -288,4 +296,5 @@ class Tuner(AbstractTunerResults):
         tasks = [task for task in tasks if task.id != excluding]
         trials = [trial for trial in trials if trial.task_id != excluding]
         learned = learn_records(self.model, tasks, trials, maximise=self.maximise)
+        logger.debug("learned from %d tasks with %d trials", len(tasks), len(trials))
         return _Learned(revision, revision, score_counts(trials), learned)

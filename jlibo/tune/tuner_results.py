@@ -10,12 +10,14 @@ from jlibo.checks import check_count, fail
 from jlibo.front_door import front_door
 from jlibo.tune.learning import Learned
 from jlibo.tune.memory import finished
-from jlibo.tune.memory.memory import Memory
+from jlibo.tune.memory.memory import Memory, MergeReport
+from jlibo.tune.memory.merge import OnConflict
 from jlibo.tune.memory.records import finite_score
 from jlibo.tune.memory.tables import SCORE, Table, is_table, read_results
 from jlibo.tune.model import Model
 from jlibo.tune.portfolio import Defaults, portfolio
 from jlibo.tune.process import check_process
+from jlibo.tune.space.fitting import completed
 from jlibo.tune.space.space import SearchSpace
 from jlibo.tune.summary import TaskSummary, summaries, tasks_html, to_dataframe
 
@@ -78,10 +80,51 @@ class AbstractTunerResults(abc.ABC):
             if len(own) != len(scores):
                 fail("scores", f"one for each of the {len(own)} configs", f"{len(scores)}")
             pairs = [
-                (self.space.validate(params), finite_score(one))
+                (completed(self.space, params), finite_score(one))
                 for params, one in zip(own, scores, strict=True)
             ]
         finished.add_task(self.memory, name, pairs)
+
+    def delete_task(self, name: str) -> None:
+        """Delete a task and its trials from the memory.
+
+        **Raises:**
+
+        - `TrialStateError`: there is no task with this name.
+        """
+        self.memory.delete_task(name)
+
+    def rename_task(self, old: str, new: str) -> None:
+        """Give a task of the memory another name. What is learned from it stays the same.
+
+        **Raises:**
+
+        - `TrialStateError`: there is no task `old`.
+        - `ValueError`: `new` is not a valid name, or the name of another task.
+        """
+        self.memory.rename_task(old, new)
+
+    def merge(self, other: str | os.PathLike | Memory, *, on_conflict: OnConflict = "error") -> MergeReport:
+        """Add all tasks and trials of another memory to that of the tuner; see `Memory.merge`.
+
+        **Arguments:**
+
+        - `other`: the path of a memory, or an open one. It is not changed. Its search space may differ: the
+          trials teach as far as they fit.
+        - `on_conflict`: what to do with another task of the same name: "error", "join", "rename" or "skip".
+
+        **Returns:**
+
+        A `MergeReport`.
+
+        **Raises:**
+
+        - `MemoryMismatch`: the other memory has another direction, or no parameter of this one.
+        - `MemoryFileError`: the other file is not a memory or cannot be read.
+        - `ValueError`: both memories have different tasks of one name and `on_conflict` is "error". Nothing
+          is changed.
+        """
+        return self.memory.merge(other, on_conflict=on_conflict)
 
     @property
     def tasks(self) -> list[TaskSummary]:
@@ -91,9 +134,9 @@ class AbstractTunerResults(abc.ABC):
     def to_dataframe(self, score: str = SCORE) -> Any:
         """Return all trials of all tasks as a `pandas.DataFrame`, one row each.
 
-        The columns are `task`, `number`, the parameters, the score, `state` ("complete", "failed" or
-        "pending") and `explored`. A parameter that is off has no value. Written as a CSV file, it can be read
-        by `jlibo memory import`.
+        The columns are `task`, `number`, the parameters, the score, `state` ("complete", "failed", "stopped"
+        or "pending"), `explored`, and `error`, the text of a failure. A parameter that is off has no value.
+        Written as a CSV file, it can be read by `jlibo memory import`.
 
         **Arguments:**
 

@@ -13,6 +13,7 @@ from benchmarks.automl import agents, peers, portfolio, regimes, workers
 from benchmarks.automl.aims import find_aims
 from benchmarks.automl.problem import random_regret, thin
 from benchmarks.automl.regimes import Regime, Trials
+from benchmarks.automl.store import Store
 from benchmarks.automl.study import Study, mean_over, summarise
 from tests.automl.toys import mixed_arrays, toy_problem, write_table
 
@@ -61,12 +62,12 @@ def test_a_method_sees_its_own_trials_or_the_given_past(mixed):
         return np.array([task, 0])
 
     own = Regime("own", np.array([[2, 0, 1]]), 1)
-    runs = regimes.play(method, own, budget=3, seed=0)
-    assert runs.tolist() == [[[2, 0, -1], [0, 0, -1], [1, 0, -1]]]
+    runs = regimes.play(method, own, 0, budget=3, seed=0)
+    assert runs.tolist() == [[2, 0, -1], [0, 0, -1], [1, 0, -1]]
     assert seen == [[], [(2, [2, 0])], [(2, [2, 0]), (0, [0, 0])]]
     seen.clear()
     given = Regime("random", np.array([[0, 1]]), 0, ((Trials(2, np.array([4])),),))
-    regimes.play(method, given, budget=3, seed=0)
+    regimes.play(method, given, 0, budget=3, seed=0)
     assert seen == [[(2, [4])]] * 2
 
 
@@ -288,18 +289,53 @@ def test_optuna_has_no_repeats_and_resumes_from_the_file(small, tmp_path):
 
 
 def test_stored_jobs_are_kept_when_fewer_are_asked_for(tmp_path):
-    settings = dict(folder=tmp_path, method="optuna-tpe", table="x")
-    store = workers.Store(shape=(3, 2), **settings)
+    settings = dict(folder=tmp_path, method="optuna-tpe", packages=["numpy"], table="x")
+    store = Store(shape=(3, 2), **settings)
     assert store.missing() == [0, 1, 2]
     store.put(0, np.array([4, 5]), 1.0)
     store.put(2, np.array([6, 7]), 2.0)
     store.save()
-    fewer = workers.Store(shape=(1, 2), **settings)
+    fewer = Store(shape=(1, 2), **settings)
     assert fewer.missing() == []
     fewer.save()
-    again = workers.Store(shape=(4, 2), **settings)
+    again = Store(shape=(4, 2), **settings)
     assert again.missing() == [1, 3] and again.runs[2].tolist() == [6, 7]
-    assert workers.Store(shape=(1, 2), **settings | {"table": "y"}).missing() == [0]
+    assert Store(shape=(1, 2), **settings | {"table": "y"}).missing() == [0]
+
+
+def test_second_run_reads_the_runs_of_local_methods_from_files(tmp_path, monkeypatch):
+    write_table(tmp_path / "one.npz", *mixed_arrays(num_tasks=4))
+    words = [
+        "--table",
+        f"{tmp_path}/one.npz",
+        "--methods",
+        "random",
+        "portfolio",
+        "--orders",
+        "2",
+        "--draws",
+        "2",
+    ]
+    words += ["--budget", "4", "--out", f"{tmp_path}/out", "--json", f"{tmp_path}/result.json"]
+
+    def regrets():
+        automl.main(words)
+        result = json.loads((tmp_path / "result.json").read_text())
+        return [one["methods"]["portfolio"]["regret"] for one in result["studies"]]
+
+    first = regrets()
+    assert len(first) == 2  # the regimes
+    played = []
+    play = regimes.play
+    monkeypatch.setattr(
+        regimes, "play", lambda *args, **settings: played.append(1) or play(*args, **settings)
+    )
+    assert regrets() == first and not played
+    words[words.index("--orders") + 1] = "3"
+    assert regrets() != first and len(played) == 1  # the new order alone
+    monkeypatch.setattr(automl, "source_digest", lambda modules: "another source")
+    regrets()
+    assert len(played) == 1 + 3 + 2
 
 
 @needs_optuna

@@ -14,6 +14,7 @@ from jlibo import (
 )
 from jlibo.belief import belief as running
 from jlibo.belief.moments import Moments
+from jlibo.checks import is_concrete
 from tests import reference
 
 NUM, NOISE = 30, 0.3
@@ -39,9 +40,19 @@ def data(seed=0, num=NUM, centre=5.0, scale=20.0):
 
 
 def cast(tree, dtype):
-    return jax.tree.map(
-        lambda leaf: leaf.astype(dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf, tree
-    )
+    def convert(leaf):
+        if not jnp.issubdtype(leaf.dtype, jnp.floating):
+            return leaf
+        # By NumPy where possible, which compiles nothing.
+        return jnp.asarray(np.asarray(leaf).astype(dtype)) if is_concrete(leaf) else leaf.astype(dtype)
+
+    return jax.tree.map(convert, tree)
+
+
+def padded(array):
+    """Zeros appended to a length of 32 or 512, so that few lengths are compiled; the rest is absent."""
+    room = 32 if len(array) <= 32 else 512
+    return np.pad(array, (0, room - len(array)))
 
 
 start = quick_jit(running.start, static_argnames="num_columns")
@@ -57,10 +68,11 @@ def watch(columns, indices, rewards, present):
     return jax.lax.scan(step, columns, (indices, rewards, present))[0]
 
 
-def seen(prior, indices, rewards, *, num_columns=3, present=None):
+def seen(prior, indices, rewards, *, num_columns=3, present=None, pad=padded):
     columns = start(prior, jnp.asarray(PHI, jax.tree.leaves(prior)[0].dtype), NOISE, num_columns=num_columns)
     present = np.ones(len(indices), bool) if present is None else present
-    return watch(columns, indices, jnp.asarray(rewards, columns.products.dtype), present)
+    rewards = jnp.asarray(pad(rewards), columns.products.dtype)
+    return watch(columns, pad(indices), rewards, pad(present))
 
 
 def dense(prior, indices, targets, noise_std=NOISE):
@@ -89,7 +101,8 @@ def gather(rewards, present):
 
 def moments_of(rewards, present=None, dtype=np.float64):
     rewards = np.asarray(rewards, dtype)
-    return gather(rewards, np.ones(len(rewards), bool) if present is None else np.asarray(present))
+    present = np.ones(len(rewards), bool) if present is None else np.asarray(present)
+    return gather(padded(rewards), padded(present))
 
 
 def unit_likelihood(rewards, mean, matrix, units, weight, past_scale):

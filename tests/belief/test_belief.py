@@ -146,7 +146,7 @@ def test_padded_rewards_equal_dropped_rewards(num_columns):
     prior, (indices, rewards) = general_prior(), data()
     present = np.random.default_rng(3).uniform(size=NUM) < 0.5
     padded = seen(prior, indices, np.where(present, rewards, 1e9), num_columns=num_columns, present=present)
-    alone = seen(prior, indices[present], rewards[present], num_columns=num_columns)
+    alone = seen(prior, indices[present], rewards[present], num_columns=num_columns, pad=lambda array: array)
     jax.tree.map(partial(close, rtol=1e-12, atol=1e-12), padded, alone)
 
 
@@ -227,6 +227,10 @@ def test_mixture_is_weighted_by_evidence_and_moment_matched(num):
         close(belief.posterior.covariance, parts[likeliest][3])
         close(belief.posterior.noise_std, priors[likeliest].noise_std)
         assert belief.mean.shape == belief.variance.shape == (25,) and belief.features.shape == PHI.shape
+        close(belief.trust, weights[:-1].sum(), rtol=slack)
+        close(belief.wide.mean, parts[-1][0], atol=slack * size)
+        close(belief.wide.variance, parts[-1][1], rtol=1e-7, atol=slack * size**2)
+        close(belief.wide.posterior.mean, parts[-1][2], atol=1e-9 * size)
 
 
 def test_evidence_identifies_the_prior_that_generated_the_rewards():
@@ -247,10 +251,10 @@ def test_component_of_weight_zero_has_no_effect():
     units = Units(jnp.asarray(5.0), jnp.asarray(20.0))
     without = seen(mixture(priors, [0.5, 0.2, 0.3]), indices, rewards)
     for other in (wild, priors[0]):
-        columns = seen(mixture([*priors, other], [0.5, 0.2, 0.3, 0]), indices, rewards)
+        columns = seen(mixture([other, *priors], [0, 0.5, 0.2, 0.3]), indices, rewards)
         weights = component_weights(columns, units)
-        assert weights[3] == 0
-        close(weights[:3], component_weights(without, units))
+        assert weights[0] == 0
+        close(weights[1:], component_weights(without, units))
         jax.tree.map(close, belief_in(columns, units), belief_in(without, units))
 
 
@@ -260,7 +264,9 @@ def test_mixture_of_equal_priors_equals_that_prior():
     alone = belief_in(seen(prior, indices, rewards), units)
     copies = seen(mixture([prior, prior], [0.9, 0.1]), indices, rewards)
     close(component_weights(copies, units), [0.9, 0.1])
-    jax.tree.map(close, belief_in(copies, units), alone)
+    both = belief_in(copies, units)
+    jax.tree.map(close, both.wide, alone)
+    jax.tree.map(close, gp.Belief(both.mean, both.variance, both.features, both.posterior), alone)
     close(component_weights(seen(prior, indices, rewards), units), [1])
 
 

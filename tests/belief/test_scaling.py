@@ -90,8 +90,11 @@ def past(*scales):
 NO_PAST = Standardise().init(jnp.float64)
 
 
+units_of = quick_jit(lambda scaling, *args: scaling.units(*args))
+
+
 def units_after(scaling, state, prior, indices, rewards):
-    return scaling.units(state, moments_of(rewards), seen(prior, indices, rewards))
+    return units_of(scaling, state, moments_of(rewards), seen(prior, indices, rewards))
 
 
 def predicted(prior, indices):
@@ -238,7 +241,7 @@ def test_float32_scale_is_accurate_with_an_offset_of_a_hundred_scales(offset):
     exact = units_after(Standardise(), NO_PAST, prior, indices, rewards)
     rewards = (rewards + offset).astype(np.float32)
     columns, moments = seen(cast(prior, np.float32), indices, rewards), moments_of(rewards, dtype=np.float32)
-    units = Standardise().units(cast(NO_PAST, np.float32), moments, columns)
+    units = units_of(Standardise(), cast(NO_PAST, np.float32), moments, columns)
     close(units.scale, exact.scale, rtol=0.02)
 
 
@@ -251,7 +254,7 @@ def test_units_of_rewards_whose_squares_are_out_of_range(size):
     own = (size * rewards).astype(np.float32)
     columns, moments = seen(narrow, indices, own), moments_of(own, dtype=np.float32)
     scaling = cast(Standardise(guess=size), np.float32)
-    units = scaling.units(cast(NO_PAST, np.float32), moments, columns)
+    units = units_of(scaling, cast(NO_PAST, np.float32), moments, columns)
     close(units.scale / size, exact.scale, rtol=1e-3)
     close(units.centre / size, exact.centre, rtol=1e-3)
     belief, wide = belief_in(columns, units), belief_in(seen(prior, indices, rewards), exact)

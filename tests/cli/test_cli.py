@@ -13,6 +13,7 @@ import pytest
 
 from jlibo import cli
 from jlibo.experiments import find, folder, override, run_experiment, runner
+from tests import forked
 
 SMALL = ["num_features=8", "support_size=2", "num_tasks=4", "horizon=16"]
 
@@ -52,24 +53,25 @@ def test_list_shows_every_experiment(capsys):
 
 
 def test_reproduce_writes_a_folder_and_prints_a_table(tmp_path):
-    """Runs twice, each in a separate process: without and with a compilation cache."""
+    """Runs twice, each in a separate process, the second with the compiled programs of the first."""
     out, cache = tmp_path / "out", tmp_path / "cache"
     environment = os.environ | {"XDG_CACHE_HOME": str(cache), "COLUMNS": "120"}
 
-    def run(*more):
-        command = [sys.executable, "-m", "jlibo.cli", *small("--out", str(out), *more)]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    def command(*more):
+        return ["-m", "jlibo.cli", *small("--out", str(out), *more)]
 
-    shown = run("--no-cache")
-    assert not (cache / "jlibo").exists()
+    options = {"env": environment, "capture_output": True, "text": True, "check": True}
+    shown = subprocess.run([sys.executable, *command()], **options).stdout
     for word in ("oracle", "full", "libo", "flibo", "lifelong regret", "±", "compile", str(out)):
         assert word in shown
     first = json.loads((out / SMALL_RUN / "summary.json").read_text())
     assert {"import_s", "compile_s", "run_s"} == set(first["timing"])
     assert first["settings"]["num_tasks"] == 4
 
-    run("--set", "lam=0.3")
-    assert any((cache / "jlibo" / "compiled").iterdir())
+    compiled = sorted((cache / "jlibo" / "compiled").iterdir())
+    assert compiled
+    forked.run(command("--set", "lam=0.3"), **options)
+    assert sorted((cache / "jlibo" / "compiled").iterdir()) == compiled
     second = json.loads((out / f"{SMALL_RUN},lam=0.3" / "summary.json").read_text())
     assert second["settings"]["lam"] == 0.3
     assert sorted(os.listdir(out)) == [SMALL_RUN, f"{SMALL_RUN},lam=0.3"]
@@ -78,7 +80,9 @@ def test_reproduce_writes_a_folder_and_prints_a_table(tmp_path):
 
 
 def test_table_without_ground_truth_shows_the_best_so_far(tmp_path, capsys, monkeypatch):
+    """Runs without a compilation cache."""
     monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     settings = [word for text in ("num_features=9", "num_tasks=2", "horizon=11") for word in ("--set", text)]
     command = [
         "reproduce",
@@ -91,6 +95,7 @@ def test_table_without_ground_truth_shows_the_best_so_far(tmp_path, capsys, monk
         str(tmp_path),
     ]
     assert cli.main(command) == 0
+    assert not (tmp_path / "cache").exists()
     shown = capsys.readouterr().out
     for word in ("random", "best after 10", "best in the end", "simple regret", "lifelong regret"):
         assert word in shown

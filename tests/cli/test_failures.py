@@ -15,6 +15,7 @@ import pytest
 
 from jlibo.cli import failures
 from jlibo.cli.failures import UsageError, run_safely
+from tests import forked
 
 posix = pytest.mark.skipif(os.name != "posix", reason="signals and devices of POSIX")
 needs_full = pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is always full")
@@ -112,9 +113,8 @@ def test_output_works_in_any_encoding(encoding, monkeypatch):
 
 
 def run(*words, **kwargs):
-    command = [sys.executable, "-m", "jlibo.cli", *words]
-    kwargs = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "timeout": 250, **kwargs}
-    return subprocess.run(command, check=False, **kwargs)
+    kwargs = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **kwargs}
+    return forked.run(["-m", "jlibo.cli", *words], **kwargs)
 
 
 @needs_full

@@ -126,7 +126,7 @@ def test_show_prints_the_space_and_the_best_of_each_task(file, capsys, monkeypat
     assert "2 tasks, 5 trials, to maximise" in shown
     assert "lam: Float(0.0001, 10000, log=True)" in shown
     iris = next(line for line in shown.splitlines() if line.startswith("iris"))
-    assert iris.split() == ["iris", "tuner", "2", "1", "1", "1e+300", "alpha=1,", "kind=a,", "lam=1"]
+    assert iris.split() == ["iris", "tuner", "2", "1", "0", "1", "1e+300", "alpha=1,", "kind=a,", "lam=1"]
     assert "[bold]wine[/bold] ♥" in shown
 
 
@@ -141,7 +141,7 @@ def test_show_of_a_minimising_and_of_an_empty_memory(tmp_path, capsys, monkeypat
     assert cli.main(["memory", "show", str(path)]) == 0
     shown = capsys.readouterr().out.splitlines()
     assert "-1" in next(line for line in shown if line.startswith("iris")).split()
-    assert next(line for line in shown if line.startswith("wine")).split()[2:] == ["0", "0", "0", "-", "-"]
+    assert next(line for line in shown if line.startswith("wine")).split()[2:] == ["0"] * 4 + ["-", "-"]
 
 
 def test_format_of_selected_kernels(memory, monkeypatch):

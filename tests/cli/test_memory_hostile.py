@@ -4,14 +4,14 @@ import json
 import os
 import sqlite3
 import subprocess
-import sys
 
 import pytest
 
 from jlibo import cli
 from jlibo.cli.failures import IO_ERROR
-from jlibo.tune.memory.memory import Memory, MemoryFileError
+from jlibo.tune.memory.memory import Memory, MemoryFileError, SpaceChangedWarning
 from jlibo.tune.space.space import Categorical, Float, SearchSpace
+from tests import forked
 from tests.cli.memories import LINE, SPACE, lines_of
 
 HOSTILE = "\x1b[31mred\x1b]0;title\x07 \u202eevil \u2066 [red]markup[/red] \n\r\t\0 \x9b"
@@ -43,8 +43,11 @@ def test_names_from_a_file_are_escaped_in_the_terminal(tmp_path, capsys, monkeyp
     printed = capsys.readouterr().out
     assert is_harmless(printed) and printed.isascii()
     assert json.loads(printed)["task"] == HOSTILE and json.loads(printed)["params"]["kind"] == HOSTILE
+    with pytest.warns(SpaceChangedWarning) as said:
+        Memory.open(path, space=SPACE).close()
+    assert is_harmless(str(said[0].message)) and r"\x1b[31mred" in str(said[0].message)
     with pytest.raises(MemoryFileError) as caught:
-        Memory.open(path, space=SPACE)
+        Memory.open(path, space=SPACE, maximise=False)
     assert is_harmless(str(caught.value))
     odd = tmp_path / f"odd {HOSTILE.replace(chr(0), '')}.db"
     for action in (["show", str(odd)], ["import", str(odd), str(odd)], ["salvage", str(odd), str(odd)]):
@@ -94,8 +97,8 @@ def test_hostile_line_gives_one_short_message(file, tmp_path, capsys, name):
 
 
 def run(*arguments, **options):
-    command = [sys.executable, "-m", "jlibo.cli", "memory", *map(str, arguments)]
-    return subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=120, check=False, **options)
+    command = ["-m", "jlibo.cli", "memory", *map(str, arguments)]
+    return forked.run(command, stderr=subprocess.PIPE, text=True, **options)
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
@@ -121,8 +124,7 @@ Tuner.importance = lambda self: {}
 from jlibo import cli
 sys.exit(cli.main(["memory", "show", sys.argv[1]]))
 """
-    command = [sys.executable, "-c", script, str(file)]
-    done = subprocess.run(command, capture_output=True, env=ascii_only, timeout=120, check=False)
+    done = forked.run(["-c", script, str(file)], capture_output=True, env=ascii_only)
     assert done.returncode == 0, done.stderr
     assert rb"[bold]wine[/bold] \u2665" in done.stdout and done.stderr == b""
 

@@ -3,8 +3,6 @@
 import csv
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import jax
@@ -17,6 +15,7 @@ from jlibo.experiments.config import DEFAULT_OUTPUTS, check_config, read_config
 from jlibo.experiments.run import TRUE_SUPPORT, outputs_of
 from jlibo.sweeps import BudgetError, SweepFolderError
 from jlibo.sweeps.dask_engine import ClusterError, WorkerError
+from tests import forked
 
 SMALL = {"num_features": 8, "support_size": 2, "num_tasks": 3, "horizon": 12}
 CONFIG = """
@@ -40,17 +39,9 @@ def finished(tmp_path_factory):
     """Run the command once; return its folder and the completed process."""
     path = tmp_path_factory.mktemp("sweep")
     (path / "config.toml").write_text(CONFIG)
-    command = [
-        sys.executable,
-        "-m",
-        "jlibo.cli",
-        "sweep",
-        str(path / "config.toml"),
-        "--out",
-        str(path / "out"),
-    ]
+    command = ["-m", "jlibo.cli", "sweep", str(path / "config.toml"), "--out", str(path / "out"), "--x64"]
     environment = os.environ | {"COLUMNS": "120", "XDG_CACHE_HOME": str(path / "cache")}
-    run = subprocess.run([*command, "--x64"], env=environment, capture_output=True, text=True, check=True)
+    run = forked.run(command, env=environment, capture_output=True, text=True, check=True)
     return path / "out", run
 
 
@@ -112,7 +103,7 @@ def test_interrupted_sweep_resumes(finished, tmp_path):
     config = tmp_path / "config.toml"
     config.write_text(CONFIG)
     out = tmp_path / "out"
-    command = [sys.executable, "-m", "jlibo.cli", "sweep", str(config), "--x64", "--out", str(out)]
+    arguments = ["sweep", str(config), "--x64", "--out", str(out)]
     environment = os.environ | {"XDG_CACHE_HOME": str(finished[0].parent / "cache")}
     # SIGINT is sent between two chunks. The handler is set, since an ignored SIGINT is inherited.
     script = (
@@ -122,15 +113,16 @@ def test_interrupted_sweep_resumes(finished, tmp_path):
         "keep = folder.SweepFolder.write_chunk\n"
         "def pressed(self, *args): keep(self, *args); signal.raise_signal(signal.SIGINT)\n"
         "folder.SweepFolder.write_chunk = pressed\n"
-        f"sys.exit(cli.main({command[3:]!r}))"
+        f"sys.exit(cli.main({arguments!r}))"
     )
-    stopped = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+    stopped = forked.run(["-c", script], env=environment, capture_output=True, text=True)
     said = stopped.stderr
     (chunk,) = (out / "chunks").iterdir()  # the first finished chunk
     assert stopped.returncode == 130, said
     assert said == f"jlibo: stopped. Finished chunks are in '{out}'; the same command resumes from there.\n"
     chunk.write_bytes(b"spoilt")
-    again = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    command = ["-m", "jlibo.cli", *arguments]
+    again = forked.run(command, env=environment, capture_output=True, text=True, check=True)
     assert "jlibo: note: " in again.stderr and f"{chunk.name}' is corrupt" in again.stderr
     assert again.stderr.count("\n") == 1
 
@@ -156,7 +148,7 @@ def test_full_disk_gives_one_line_and_exit_code_74(finished, tmp_path):
         "folder.SweepFolder.write_chunk = full\n"
         f"sys.exit(cli.main({arguments!r}))"
     )
-    full = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+    full = forked.run(["-c", script], env=environment, capture_output=True, text=True)
     assert full.returncode == 74, full.stderr
     assert re.search(rf"cannot write '{out}/chunks/0000\d.chunk': File too large", full.stderr)
     assert f"Finished chunks in '{out}' are kept" in full.stderr and "again to resume" in full.stderr
@@ -164,8 +156,7 @@ def test_full_disk_gives_one_line_and_exit_code_74(finished, tmp_path):
     kept = {str(file.relative_to(out)) for file in out.rglob("*") if file.is_file()}
     (chunk,) = kept - {".lock", "sweep.json"}  # the first finished chunk
     assert chunk.startswith("chunks/0000")
-    command = [sys.executable, "-m", "jlibo.cli", *arguments]
-    subprocess.run(command, env=environment, capture_output=True, check=True)
+    forked.run(["-m", "jlibo.cli", *arguments], env=environment, capture_output=True, check=True)
     for file in finished[0].rglob("*"):
         if file.is_file():
             assert (out / file.relative_to(finished[0])).read_bytes() == file.read_bytes()
@@ -175,18 +166,10 @@ def test_full_disk_gives_one_line_and_exit_code_74(finished, tmp_path):
 def test_options_that_cannot_be_met_give_one_line(options, tmp_path):
     """Runs in a separate process, in which jax has not started."""
     (tmp_path / "config.toml").write_text(CONFIG)
-    command = [
-        sys.executable,
-        "-m",
-        "jlibo.cli",
-        "sweep",
-        str(tmp_path / "config.toml"),
-        "--no-cache",
-        *options,
-    ]
+    command = ["-m", "jlibo.cli", "sweep", str(tmp_path / "config.toml"), "--no-cache", *options]
     names = ("SLURM", "OMPI", "PMI", "KUBERNETES", "JAX_COORD", "JAX_PROC", "JAX_NUM")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(names)}
-    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    run = forked.run(command, env=environment, capture_output=True, text=True)
     assert run.returncode == 2, run.stderr
     assert run.stderr.startswith(f"jlibo: {options[0]} should be") and run.stderr.count("\n") == 1
 

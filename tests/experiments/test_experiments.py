@@ -52,6 +52,12 @@ def tuning(request):
     return request.getfixturevalue(request.param)
 
 
+@pytest.fixture
+def fast_figures(monkeypatch):
+    """Empty figures, for tests of what is written where."""
+    monkeypatch.setattr(folder, "_draw", lambda *_: {"figure.png": b"", "figure.pdf": b""})
+
+
 def test_lifelong_summary_matches_the_results(lifelong):
     summary = summarise(lifelong)
     assert json.loads(json.dumps(summary)) == summary
@@ -195,13 +201,13 @@ def test_statuses_are_counted_by_kind(lifelong, capsys):
     assert "full:" not in text
 
 
-def test_run_with_other_seeds_is_replaced_and_reported(lifelong, tmp_path):
+def test_run_with_other_seeds_is_replaced_and_reported(lifelong, tmp_path, fast_figures):
     folder.write_result(lifelong, tmp_path, extra_timing={})
     fewer = dataclasses.replace(lifelong, num_seeds=2, first_seed=7)
     assert folder.write_result(fewer, tmp_path, extra_timing={}).replaced == "3 seeds from 0, float64"
 
 
-def test_result_that_cannot_be_written_is_saved_elsewhere(lifelong, tmp_path, monkeypatch):
+def test_result_that_cannot_be_written_is_saved_elsewhere(lifelong, tmp_path, monkeypatch, fast_figures):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.setattr(folder.tempfile, "tempdir", str(elsewhere))

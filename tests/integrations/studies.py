@@ -16,6 +16,13 @@ DISTRIBUTIONS = {
 }
 SPACE = SearchSpace(x=Float(0, 1), rate=Float(1e-4, 1, log=True), depth=Int(1, 9))
 LEVEL = 0.05
+SIZES = {"interactions": False, "num_basis": 4, "num_joint": 32}
+"""The groups of the default dictionary with fewer features, so that learning takes little time."""
+
+
+def small_sampler(*args, **options) -> LiBOSampler:
+    """Return a sampler with the small dictionary."""
+    return LiBOSampler(*args, sizes=SIZES, **options)
 
 
 def loss(x: float, rate: float, depth: int, shift: float = 0.0) -> float:
@@ -62,7 +69,7 @@ class LiBOSamplerAt:
     """Context manager for a sampler with a memory."""
 
     def __init__(self, path):
-        self.sampler = LiBOSampler(path, seed=0)
+        self.sampler = small_sampler(path, seed=0)
 
     def __enter__(self) -> LiBOSampler:
         return self.sampler

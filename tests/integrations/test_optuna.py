@@ -12,17 +12,19 @@ import pytest
 from optuna.trial import TrialState
 
 from jlibo.integrations.optuna import sampler as sampler_module
-from jlibo.integrations.optuna.sampler import LiBOSampler, LiBOSamplerWarning
+from jlibo.integrations.optuna.sampler import LiBOSamplerWarning
 from jlibo.tune import Float, Memory, MemoryMismatch, SearchSpace, Tuner
 from tests.integrations.studies import (
     DISTRIBUTIONS,
     LEVEL,
+    SIZES,
     SPACE,
     LiBOSamplerAt,
     all_params,
     loss,
     objective,
     random_study,
+    small_sampler,
     trials_needed,
     watch_trials,
 )
@@ -34,16 +36,17 @@ def test_second_study_in_a_storage_needs_fewer_trials(tmp_path):
     """Three seeds, each with a control: the second study without the first one."""
     needed, control = [], []
     for seed in range(3):
-        storage = f"sqlite:///{tmp_path}/{seed}.db"
+        # One seed with a file, which takes most of the time.
+        storage = optuna.storages.InMemoryStorage() if seed else f"sqlite:///{tmp_path}/studies.db"
         first = optuna.create_study(
-            storage=storage, study_name="first", sampler=LiBOSampler(storage=storage, seed=seed)
+            storage=storage, study_name="first", sampler=small_sampler(storage=storage, seed=seed)
         )
         first.optimize(objective(), n_trials=15)
         second = optuna.create_study(
-            storage=storage, study_name="second", sampler=LiBOSampler(storage=storage, seed=100 + seed)
+            storage=storage, study_name="second", sampler=small_sampler(storage=storage, seed=100 + seed)
         )
         second.optimize(objective(0.05), n_trials=15)
-        alone = optuna.create_study(sampler=LiBOSampler(seed=100 + seed))
+        alone = optuna.create_study(sampler=small_sampler(seed=100 + seed))
         alone.optimize(objective(0.05), n_trials=15)
         needed.append(trials_needed(second, LEVEL))
         control.append(trials_needed(alone, LEVEL))
@@ -56,7 +59,7 @@ def test_past_studies_of_either_direction_are_used():
     """The first trial is already near the optimum, for either direction of the past study."""
     for direction in ("minimize", "maximize"):
         past = random_study(25, direction=direction)
-        study = optuna.create_study(sampler=LiBOSampler(past_studies=[past], seed=0))
+        study = optuna.create_study(sampler=small_sampler(past_studies=[past], seed=0))
         study.optimize(objective(), n_trials=3)
         assert study.best_value < np.quantile([abs(trial.value) for trial in past.trials], 0.1)
 
@@ -68,7 +71,7 @@ def test_learning_is_not_repeated_at_every_trial(monkeypatch):
         sampler_module, "learn_records", lambda *args, **more: calls.append(args[1]) or learn(*args, **more)
     )
     past = random_study()
-    sampler = LiBOSampler(past_studies=[past], seed=0)
+    sampler = small_sampler(past_studies=[past], seed=0)
     optuna.create_study(sampler=sampler, study_name="one").optimize(objective(), n_trials=6)
     assert [len(tasks) for tasks in calls] == [1]
     past.optimize(objective(), n_trials=1)
@@ -81,7 +84,7 @@ def test_study_with_other_parameters_is_skipped_with_one_warning():
     other = optuna.create_study(study_name="other", sampler=optuna.samplers.RandomSampler(seed=0))
     # The same name with another kind of distribution, which is an error in a relative sample of Optuna.
     other.optimize(lambda trial: trial.suggest_categorical("x", ["a", "b"]) == "a", n_trials=5)
-    study = optuna.create_study(sampler=LiBOSampler(past_studies=[past, other], seed=0))
+    study = optuna.create_study(sampler=small_sampler(past_studies=[past, other], seed=0))
     with pytest.warns(LiBOSamplerWarning, match=r"nothing is learned from 'other'.*(?s:.*)'x'") as said:
         study.optimize(objective(), n_trials=4)
     assert len(said) == 1
@@ -98,7 +101,7 @@ def test_only_studies_that_share_a_parameter_cause_a_warning(shared, recwarn):
         other = optuna.create_study(storage=storage, study_name="near")
         other.optimize(lambda trial: trial.suggest_float("x", 0, 1, step=0.25), n_trials=3)
     study = optuna.create_study(
-        storage=storage, study_name="mine", sampler=LiBOSampler(storage=storage, seed=0)
+        storage=storage, study_name="mine", sampler=small_sampler(storage=storage, seed=0)
     )
     study.optimize(objective(), n_trials=3)
     said = [str(one.message) for one in recwarn if one.category is LiBOSamplerWarning]
@@ -111,7 +114,7 @@ def test_only_studies_that_share_a_parameter_cause_a_warning(shared, recwarn):
 
 def test_same_seed_gives_same_trials():
     def run(seed: int | None) -> list[dict]:
-        study = optuna.create_study(sampler=LiBOSampler(seed=seed))
+        study = optuna.create_study(sampler=small_sampler(seed=seed))
         study.optimize(objective(), n_trials=7)
         return all_params(study)
 
@@ -122,7 +125,7 @@ def test_same_seed_gives_same_trials():
 
 def test_running_trials_are_not_offered_again(monkeypatch):
     seen = watch_trials(monkeypatch)
-    study = optuna.create_study(sampler=LiBOSampler(seed=0))
+    study = optuna.create_study(sampler=small_sampler(seed=0))
     study.optimize(objective(), n_trials=5)
     asked = [study.ask(DISTRIBUTIONS).params for _ in range(4)]
     assert [trial.state for trial in seen[-1]] == ["complete"] * 5 + ["pending"] * 3
@@ -139,14 +142,14 @@ def test_running_trials_are_not_offered_again(monkeypatch):
 
 
 def test_threads_suggest_distinct_trials():
-    study = optuna.create_study(sampler=LiBOSampler(past_studies=[random_study()], seed=0))
+    study = optuna.create_study(sampler=small_sampler(past_studies=[random_study()], seed=0))
     study.optimize(objective(), n_trials=12, n_jobs=3)
     assert len(study.trials) == 12
     assert len({tuple(sorted(params.items())) for params in all_params(study)}) == 12
 
 
 def test_failed_trials_are_avoided_and_not_observations():
-    study = optuna.create_study(sampler=LiBOSampler(seed=1))
+    study = optuna.create_study(sampler=small_sampler(seed=1))
     study.optimize(objective(), n_trials=6)
     best = study.best_params
     trial = study.ask()  # the model would choose points near the best; let these fail
@@ -172,7 +175,7 @@ def test_reported_values_of_pruned_trials_are_used():
         trial.report(objective()(trial), 0)
         raise optuna.TrialPruned
 
-    study = optuna.create_study(sampler=LiBOSampler(seed=0))
+    study = optuna.create_study(sampler=small_sampler(seed=0))
     study.optimize(pruned, n_trials=20)
     reported = [trial.intermediate_values[0] for trial in study.trials]
     assert min(reported[4:]) < LEVEL
@@ -181,7 +184,7 @@ def test_reported_values_of_pruned_trials_are_used():
 
 def test_enqueued_trials_are_run_unchanged_and_observed(monkeypatch):
     seen = watch_trials(monkeypatch)
-    study = optuna.create_study(sampler=LiBOSampler(seed=0))
+    study = optuna.create_study(sampler=small_sampler(seed=0))
     study.optimize(objective(), n_trials=4)
     study.enqueue_trial({"x": 0.7, "rate": 2e-3, "depth": 3})
     study.enqueue_trial({"x": 0.25})
@@ -207,12 +210,12 @@ def test_conditional_parameters_are_sampled_independently_with_one_warning():
             return value + trial.suggest_float("odd", 0, 1)
         return value + trial.suggest_int("even", 0, 9)
 
-    study = optuna.create_study(sampler=LiBOSampler(seed=0))
+    study = optuna.create_study(sampler=small_sampler(seed=0))
     with pytest.warns(LiBOSamplerWarning, match="'(odd|even)' is sampled by RandomSampler") as said:
         study.optimize(conditional, n_trials=8)
     assert len(said) == 1
     assert {len(trial.params) for trial in study.trials} == {4}
-    silent = LiBOSampler(seed=0, warn_independent_sampling=False)
+    silent = small_sampler(seed=0, warn_independent_sampling=False)
     optuna.create_study(sampler=silent).optimize(conditional, n_trials=4)
 
 
@@ -220,7 +223,7 @@ def test_unsupported_parameters_are_sampled_independently():
     def wide(trial: optuna.Trial) -> float:
         return objective()(trial) + (trial.suggest_int("wide", 0, 2**50) < 0)
 
-    study = optuna.create_study(sampler=LiBOSampler(seed=0))
+    study = optuna.create_study(sampler=small_sampler(seed=0))
     with pytest.warns(LiBOSamplerWarning, match="'wide'.*not supported by the model") as said:
         study.optimize(wide, n_trials=5)
     assert len(said) == 1
@@ -236,7 +239,7 @@ def test_memory_is_shared_with_the_tuner(tmp_path):
         study.optimize(objective(), n_trials=1)
         assert not path.exists()  # nothing is learned from one score, and the space may still change
         study.optimize(objective(), n_trials=15)
-    with Tuner(SPACE, path, maximise=False) as tuner:
+    with Tuner(SPACE, path, maximise=False, sizes=SIZES) as tuner:
         (task,) = tuner.memory.tasks()
         held = tuner.memory.trials(task.id)
         assert (task.name, task.source) == ("by optuna", "added")
@@ -279,16 +282,17 @@ def test_resumed_study_stays_one_task(tmp_path):
 def test_memory_of_another_problem_raises_or_is_skipped(tmp_path):
     with Memory.open(tmp_path / "up.db", space=SPACE, maximise=True):
         pass
-    study = optuna.create_study(sampler=LiBOSampler(tmp_path / "up.db"))
+    study = optuna.create_study(sampler=small_sampler(tmp_path / "up.db"))
     with pytest.raises(MemoryMismatch, match=r"the study minimises but the memory .* maximises"):
         study.ask(DISTRIBUTIONS)
-    other = SearchSpace(x=Float(0, 2))
+    other = SearchSpace(alpha=Float(0, 2))
     with Memory.open(tmp_path / "other.db", space=other, maximise=False) as memory:
-        study = optuna.create_study(sampler=LiBOSampler(memory, seed=0))
-        with pytest.warns(LiBOSamplerWarning, match="has another search space(?s:.*)'x': Float") as said:
+        memory.add_finished(memory.task("past").id, [({"alpha": 1.0}, 1.0)])
+        study = optuna.create_study(sampler=small_sampler(memory, seed=0))
+        with pytest.warns(LiBOSamplerWarning, match="has no parameter of the study(?s:.*)'alpha'") as said:
             study.optimize(objective(), n_trials=4)
         assert len(said) == 1
-        assert memory.tasks() == []
+        assert [task.name for task in memory.tasks()] == ["past"] and memory.spaces == [other]
 
 
 def test_memory_gets_all_trials_with_hyperband(tmp_path):
@@ -316,7 +320,7 @@ def test_memory_gets_all_trials_with_hyperband(tmp_path):
 
 
 def test_sampler_can_be_pickled(tmp_path):
-    sampler = LiBOSampler(tmp_path / "memory.db", seed=5)
+    sampler = small_sampler(tmp_path / "memory.db", seed=5)
     study = optuna.create_study(sampler=sampler)
     study.optimize(objective(), n_trials=5)
     copy = pickle.loads(pickle.dumps(sampler))
@@ -327,11 +331,11 @@ def test_sampler_can_be_pickled(tmp_path):
     sampler.close()
     copy.close()
     with Memory.open(None, space=SPACE) as memory, pytest.raises(TypeError, match="memory in RAM"):
-        pickle.dumps(LiBOSampler(memory))
+        pickle.dumps(small_sampler(memory))
 
 
 def test_reseeding_changes_the_next_suggestion():
-    study = optuna.create_study(sampler=LiBOSampler(seed=5))
+    study = optuna.create_study(sampler=small_sampler(seed=5))
     study.optimize(objective(), n_trials=5)
     trial = study.ask()
     frozen = study.trials[trial.number]

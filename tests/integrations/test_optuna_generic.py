@@ -2,8 +2,8 @@
 
 `MultiObjectiveSamplerTestCase` is left out, because LiBOSampler has one objective;
 `SingleOnlySamplerTestCase` checks that it rejects several. The dictionary is small (one cosine per number, no
-pairs), so that the hundred spaces of these tests share a few compiled programs; `test_optuna.py` uses the
-full one.
+pairs), so that the hundred spaces of these tests share a few compiled programs; `test_optuna_branches.py`
+uses the full one.
 """
 
 from collections.abc import Callable

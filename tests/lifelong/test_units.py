@@ -318,17 +318,19 @@ def test_actions_are_invariant_to_powers_of_two(scaled_run, dtype, shift):
     assert len(np.unique(plain["flibo"].actions)) > 5 and np.asarray(plain["flibo"].support).any()
 
 
+run_standardised = quick_jit(partial(run_agents, scaling=Standardise(), **SIZES))
+
+
 @pytest.mark.parametrize("size", [1e-20, 1e19])
 def test_rewards_whose_squares_overflow_are_learned_from(size):
     """With the default guess of 1, wrong by twenty orders of magnitude; later tasks use the learned scale."""
     env = TableEnv((size * VALUES.T).astype(np.float32), POINTS.astype(np.float32))
     learners = {"flibo": SCALE_LEARNERS["flibo"]}
-    run = quick_jit(partial(run_agents, scaling=Standardise(), **SIZES))
-    result = run(env, FOURIER, POLICY, learners, key=KEY)["flibo"]
+    result = run_standardised(env, FOURIER, POLICY, learners, key=KEY)["flibo"]
     assert np.isfinite(np.asarray(result.regret)).all() and np.asarray(result.support).any(1).all()
     total, count = (float(leaf) for leaf in result.carry[1].__dict__.values())
     assert count == NUM_TASKS and abs(np.exp(total / count) / size) < 30
-    plain = run(
+    plain = run_standardised(
         TableEnv(VALUES.T.astype(np.float32), POINTS.astype(np.float32)), FOURIER, POLICY, learners, key=KEY
     )
     last = np.asarray(result.regret[-1]).sum() / size, np.asarray(plain["flibo"].regret[-1]).sum()
@@ -398,8 +400,7 @@ def test_sweep_of_guesses_and_seeds_is_one_trace(runs, count_traces):
 def test_float32_is_kept():
     env = TableEnv(VALUES.T.astype(np.float32) + 1000, POINTS.astype(np.float32), noise_std=0.1)
     learners = {"flibo": FederatedMetaKGL(0.05, 0.05, 0.5, data="all"), "mixture": LEARNERS["mixture"]}
-    run = quick_jit(partial(run_agents, scaling=Standardise(), **SIZES))
-    for result in run(env, FOURIER, POLICY, learners, key=KEY).values():
+    for result in run_standardised(env, FOURIER, POLICY, learners, key=KEY).values():
         for leaf in jax.tree.leaves(result):
             assert leaf.dtype != jnp.float64 and np.isfinite(np.asarray(leaf)).all()
 

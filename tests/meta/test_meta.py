@@ -375,12 +375,26 @@ def test_every_learner_of_the_library_is_in_the_table():
     assert {type(make()) for make in EVERY_LEARNER.values()} == of_library - {AbstractMetaLearner}
 
 
-# Variants of a learner with free groups only: without them, the variants differ in nothing that is new.
+# Each program takes a second to compile. Without free groups, `tests/contracts` has every learner: there
+# `learn` equals `update` too. The rows of exploration and of all data are made by one function, so that each
+# learner is quick with one of them.
+FREE_GROUPS = (4,)
+SLOW = {
+    "MetaKGL, lam / sqrt(s)",
+    "MetaKGL, all data",
+    "MetaKeL",
+    "FederatedMetaKGL, all data",
+    "SelfTunedMetaKGL",
+}
+
+
+def some_slow(name, *more):
+    return pytest.param(name, *more, marks=[pytest.mark.slow] if name in SLOW else [])
+
+
 WITH_FREE_GROUPS = [
-    (name, free_groups)
-    for name in EVERY_LEARNER
-    for free_groups in ((), (4,))
-    if free_groups or "," not in name
+    *[some_slow(name, FREE_GROUPS) for name in EVERY_LEARNER],
+    *[pytest.param(name, (), marks=pytest.mark.slow) for name in EVERY_LEARNER if "," not in name],
 ]
 
 
@@ -407,12 +421,14 @@ def test_learning_all_tasks_at_once_equals_updating_task_by_task(tasks, name, nu
     np.testing.assert_array_equal(info.status, infos[-1].status)
 
 
-@pytest.mark.parametrize("name", EVERY_LEARNER)
+@pytest.mark.parametrize("name", [some_slow(name) for name in EVERY_LEARNER])
 def test_learning_from_no_tasks_gives_the_finite_initial_prior(name):
     learner = EVERY_LEARNER[name]()
-    past = no_past(learner.data, SIZES)
-    state, _ = learn_at_once(learner, past, jnp.asarray(0), SIZES)
-    prior, first = learner.prior(state, SIZES), learner.prior(learner.init(SIZES), SIZES)
+    # The sizes of the test above, so that nothing is compiled again.
+    sizes = RunSizes(GROUPS, NUM_TASKS, HORIZON, EXPLORE, jnp.float64, FREE_GROUPS)
+    past = no_past(learner.data, sizes)
+    state, _ = learn_at_once(learner, past, jnp.asarray(0), sizes)
+    prior, first = learner.prior(state, sizes), learner.prior(learner.init(sizes), sizes)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(prior))
     if not isinstance(learner, AdaptiveMetaKGL):  # it adds the uncertainty of the mean
         for one, other in zip(jax.tree.leaves(prior), jax.tree.leaves(first), strict=True):

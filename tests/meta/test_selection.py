@@ -13,6 +13,7 @@ import jlibo
 from jlibo import AdaptiveMetaKGL, FirstTasksExploration, FixedPrior, SelfTunedMetaKGL
 from jlibo.belief.belief import component_weights, observe, start
 from jlibo.belief.moments import Units
+from jlibo.belief.prior import PriorMixture, full_prior, in_one_shape
 from jlibo.belief.scaling import Standardise
 from jlibo.meta import RunSizes, TaskData
 from jlibo.meta.base import selected_prior
@@ -177,6 +178,9 @@ def test_prior_is_finite_after_constant_tasks_and_without_tasks(learner):
     state, _ = learn(learner, flat)
     for at in (learner.init(SELECTION), state):
         prior = learner.prior(at, SELECTION)
+        if isinstance(prior, PriorMixture):
+            close(np.exp(prior.log_weights).sum(), 1)
+            prior = prior.components
         assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(prior))
 
 
@@ -224,6 +228,17 @@ def alien_weights(alien, seed=5):
         columns = step(columns, place, reward)
         weights.append(weigh(columns))
     return np.asarray(weights)
+
+
+def test_prior_before_the_first_task_is_the_wide_one():
+    sizes = RunSizes(GROUPS, 12, 12, 12, jnp.float64, (0,))
+    learner = AdaptiveMetaKGL(select=False, num_steps=3)
+    prior = learner.prior(learner.init(sizes), sizes)
+    np.testing.assert_array_equal(np.exp(prior.log_weights), [0, 1])
+    # A single prior that is stacked with a mixture has no trust in a past either.
+    single, same = in_one_shape([full_prior(GROUPS, jnp.float64), prior], jnp.asarray(0.1))
+    np.testing.assert_array_equal(np.exp(single.log_weights), [0, 1])
+    np.testing.assert_array_equal(np.exp(same.log_weights), [0, 1])
 
 
 def test_wide_prior_dominates_on_a_task_unlike_the_past():

@@ -27,6 +27,8 @@ from jlibo import (
     full_prior,
 )
 from jlibo.belief import posterior as gp
+from jlibo.belief.belief import in_units, observe, start
+from jlibo.belief.moments import Units
 from jlibo.policies.log_expected_improvement import log_gain
 from tests import reference
 from tests.policies.cases import KEY, POLICIES, OneScore, close
@@ -51,6 +53,7 @@ BELIEF = belief_after((0.3, -0.5, 1.2), 0, None)
 MEAN, STD = np.asarray(BELIEF.mean), np.asarray(BELIEF.std)
 GAIN = float(BELIEF.posterior.information_gain)
 scores_of = jax.jit(lambda policy, belief, key: policy.scores(belief, key=key))
+jitted_log_gain = jax.jit(log_gain)
 
 
 # --- scores ---
@@ -79,7 +82,7 @@ scores_of = jax.jit(lambda policy, belief, key: policy.scores(belief, key=key))
     ],
 )
 def test_scores_equal_the_formulas(policy, expected):
-    close(policy.scores(BELIEF, key=KEY), expected)
+    close(scores_of(policy, BELIEF, KEY), expected)
 
 
 def test_information_gain_is_that_of_the_observed_points():
@@ -136,15 +139,17 @@ def test_log_expected_improvement_equals_numerical_integration(dtype):
     ratios = np.array([-1e3, -100, -20.01, -19.99, -6.01, -5.99, -3, -1, -1e-3, 0, 1e-3, 1, 7, 100], dtype)
     expected = [log_gain_by_integration(float(ratio)) for ratio in ratios]
     tol = 2e-4 if dtype == np.float32 else 1e-7
-    np.testing.assert_allclose(log_gain(jnp.asarray(ratios)), expected, rtol=tol, atol=tol)
+    np.testing.assert_allclose(jitted_log_gain(jnp.asarray(ratios)), expected, rtol=tol, atol=tol)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_log_expected_improvement_is_strictly_increasing(dtype):
     ratios = jnp.asarray(np.linspace(-60, 5, 4001), dtype)
-    assert (np.diff(log_gain(ratios)) > 0).all()
-    assert np.isfinite(log_gain(jnp.asarray([-1e6, 1e6], dtype))).all()
-    slopes = jax.vmap(jax.grad(log_gain))(jnp.asarray([-100.0, -1.0, 0.0, 1.0, 13.0, 14.0, 50.0], dtype))
+    assert (np.diff(jitted_log_gain(ratios)) > 0).all()
+    assert np.isfinite(jitted_log_gain(jnp.asarray([-1e6, 1e6], dtype))).all()
+    slopes = jax.jit(jax.vmap(jax.grad(log_gain)))(
+        jnp.asarray([-100.0, -1.0, 0.0, 1.0, 13.0, 14.0, 50.0], dtype)
+    )
     assert np.isfinite(slopes).all() and (slopes > 0).all()
 
 
@@ -192,7 +197,7 @@ def test_score_of_a_point_does_not_depend_on_other_points(name):
 
 @every_policy
 def test_choose_returns_the_highest_score_among_available_candidates(policy):
-    scores = np.asarray(policy.scores(BELIEF, key=KEY))
+    scores = np.asarray(scores_of(policy, BELIEF, KEY))
     assert choose(policy, BELIEF, key=KEY) == scores.argmax()
     for order in (scores.argsort(), scores.argsort()[::-1]):
         available = np.zeros(10, bool)
@@ -268,12 +273,45 @@ def test_patience_draws_every_second_point_after_observations_without_a_new_best
     keys = jax.random.split(jax.random.key(0), 2)
     rewards = [1.0, 0.5, 1.0, 0.2, 0.9, 0.1, 1.5, 0.0]  # a tie is no new best
     draws = []
+    observe = jax.jit(jlibo.posterior.observe_candidate)
     for place, reward in enumerate(rewards):
-        belief = jlibo.posterior.observe_candidate(belief, 3 * place, reward)
-        scores = [np.asarray(patient.scores(belief, key=key)) for key in keys]
+        belief = observe(belief, 3 * place, reward)
+        scores = [np.asarray(scores_of(patient, belief, key)) for key in keys]
         draws.append(not np.array_equal(*scores))
         if not draws[-1]:
-            np.testing.assert_array_equal(scores[0], plain.scores(belief, key=keys[0]))
+            np.testing.assert_array_equal(scores[0], scores_of(plain, belief, keys[0]))
     assert draws == [False, False, False, True, False, True, False, False]
     with pytest.raises(ValueError, match="patience"):
         LogExpectedImprovement(0.1, patience=0)
+
+
+def test_patience_asks_the_last_component_and_draws_in_turn():
+    features = jlibo.Cosine(5)
+    phi = features(jlibo.box_grid(features, 30))
+    wide = jlibo.full_prior(features.groups)
+    learned = jlibo.Prior(jnp.arange(5.0), 0.1 * wide.covariance)
+    policy, plain = LogExpectedImprovement(0.1, patience=1), LogExpectedImprovement(0.1)
+    keys = jax.random.split(jax.random.key(0), 2)
+
+    def turns(weights):
+        running = start(jlibo.mixture([learned, wide], weights), phi, 0.1, 1)
+        found = []
+        for place in range(7):
+            # The first reward is the best one. It does not distinguish the components.
+            running = observe(running, 4 * place, jnp.asarray(5.0 - place))
+            units = Units(jnp.zeros(2), jnp.ones(2))
+            belief = in_units(eqx.tree_at(lambda r: r.products, running, 0 * running.products), units)
+            scores = [np.asarray(policy.scores(belief, key=key)) for key in keys]
+            if not np.array_equal(*scores):
+                found.append("draw")
+            elif np.array_equal(scores[0], plain.scores(belief, key=keys[0])):
+                found.append("mixture")
+            else:
+                np.testing.assert_array_equal(scores[0], plain.scores(belief.wide, key=keys[0]))
+                found.append("wide")
+        return found
+
+    rest = ["mixture", "draw", "mixture"]
+    assert turns([0.999, 0.001]) == ["mixture", "wide", *rest, "wide", "mixture"]
+    # Without trust in the past, the turn of the last component is a draw.
+    assert turns([0.0, 1.0]) == ["mixture", "draw", *rest, "draw", "mixture"]

@@ -53,19 +53,19 @@ def run_quick(**options):
     return jlibo.sweep(quick, GRID, **options)
 
 
-def on_devices(folder: Path) -> None:
+def on_devices(folder: Path, job: str) -> None:
     """The same sweep on 1, 2 and 8 of 8 devices; then the warning and the error for too few threads."""
     assert len(jax.local_devices()) == 8
     for count in (1, 2, 8):
-        chosen = run_quick(devices=count)
-        assert chosen.attrs["chunk"] == 9
-        chosen.save(folder / f"quick-{count}.npz")
-        if count == 2:
-            continue  # slow to compile; covered by the slow tests
-        # 21 runs in chunks of two on eight devices: the last chunk and the last round of devices are padded.
-        points = [{"lam": 0.1, "omega": 0.0}, {"lam": 0.4, "omega": 0.2}, {"lam": 0.3, "omega": 0.5}]
-        result = jlibo.sweep(lifelong, points, num_seeds=7, chunk=2, devices=count, key=jax.random.key(1))
-        result.save(folder / f"lifelong-{count}.npz")
+        if job == "quick":
+            result = run_quick(devices=count)
+            assert result.attrs["chunk"] == 9
+        else:
+            # 21 runs in chunks of two: on eight devices, the last chunk and the last round are padded.
+            points = [{"lam": 0.1, "omega": 0.0}, {"lam": 0.4, "omega": 0.2}, {"lam": 0.3, "omega": 0.5}]
+            key = jax.random.key(1)
+            result = jlibo.sweep(lifelong, points, num_seeds=7, chunk=2, devices=count, key=key)
+        result.save(folder / f"{count}.npz")
     os.environ["NPROC"] = "4"
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -177,7 +177,14 @@ def on_lost_dask(folder: Path, address: str, scheduler: str) -> None:
     assert killed
 
 
+def alone(folder: Path) -> None:
+    """What several processes and Dask workers do, in one process."""
+    in_folder(folder / "folder")
+    in_processes(folder, "0", "1", "0")
+
+
 JOBS = {
+    "alone": alone,
     "lost": on_lost_dask,
     "devices": on_devices,
     "processes": in_processes,

@@ -4,46 +4,41 @@ import os
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 from jlibo import Labelled
+from tests import forked
 from tests.sweeps import sweep_jobs
 from tests.sweeps.test_folder import JOBS, contents
 
 ENVIRONMENT = os.environ | {"NPROC": "12", "JAX_PLATFORMS": "cpu"}
 
 
-def start(*arguments, **variables):
-    command = [sys.executable, str(JOBS), *map(str, arguments)]
-    environment = ENVIRONMENT | variables
-    return subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+def run(*jobs, **variables):
+    """Run jobs at the same time, each in a process of its own."""
 
+    def one(arguments):
+        command = [str(JOBS), *map(str, arguments)]
+        return forked.run(command, env=ENVIRONMENT | variables, capture_output=True, text=True)
 
-def finish(*processes):
-    """Wait for all processes; kill those that remain if one fails."""
-    try:
-        for process in processes:
-            said, _ = process.communicate(timeout=280)
-            assert process.returncode == 0, said
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
+    with ThreadPoolExecutor() as pool:
+        for done in pool.map(one, jobs):
+            assert done.returncode == 0, done.stderr
 
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
     """Results of each job in one process with one device."""
     path = tmp_path_factory.mktemp("alone")
-    finish(start("folder", path / "folder"), start("processes", path, 0, 1, 0))
+    run(["alone", path])
     return path
 
 
-def test_one_two_and_eight_devices_give_the_same_results(tmp_path):
+@pytest.mark.parametrize("job", ["quick", pytest.param("lifelong", marks=pytest.mark.slow)])
+def test_one_two_and_eight_devices_give_the_same_results(tmp_path, job):
     """Floats may differ in the last bit; actions and supports are equal.
 
     For one device, XLA simplifies `0.1 * (1.4 * x)` in another order than for several.
@@ -51,11 +46,11 @@ def test_one_two_and_eight_devices_give_the_same_results(tmp_path):
     flags = (
         f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=8"  # compiled as quickly as here
     )
-    finish(start("devices", tmp_path, XLA_FLAGS=flags))
-    several = [(tmp_path / f"quick-{count}.npz").read_bytes() for count in (2, 8)]
-    assert several[0] == several[1]
-    for job in ("quick", "lifelong"):
-        first, other = (Labelled.load(tmp_path / f"{job}-{count}.npz") for count in (1, 8))
+    run(["devices", tmp_path, job], XLA_FLAGS=flags)
+    if job == "quick":
+        assert (tmp_path / "2.npz").read_bytes() == (tmp_path / "8.npz").read_bytes()
+    first, *others = (Labelled.load(tmp_path / f"{count}.npz") for count in (1, 2, 8))
+    for other in others:
         assert first.attrs == other.attrs and first.names == other.names
         for name in first.names:
             if first[name].dtype.kind == "f":
@@ -69,7 +64,7 @@ def test_two_processes_give_the_same_bytes_as_one(alone, tmp_path):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    finish(*(start("processes", tmp_path, index, 2, port) for index in range(2)))
+    run(*(["processes", tmp_path, index, 2, port] for index in range(2)))
     assert contents(tmp_path / "shared") == contents(alone / "shared")
     for kind in ("with", "without"):
         for index in range(2):
@@ -79,7 +74,7 @@ def test_two_processes_give_the_same_bytes_as_one(alone, tmp_path):
 
 def test_dask_gives_the_same_bytes_after_a_worker_is_killed(alone, tmp_path):
     pytest.importorskip("distributed")
-    finish(start("dask", tmp_path / "dask", "kill"))
+    run(["dask", tmp_path / "dask", "kill"])
     assert contents(tmp_path / "dask") == contents(alone / "folder")
 
 

@@ -16,6 +16,7 @@ import pytest
 
 import jlibo
 from jlibo.sweeps import Labelled, SweepFolderError, SweepWarning, folder
+from tests import forked
 from tests.sweeps.sweep_jobs import GRID, quick, run_quick
 
 JOBS = Path(__file__).with_name("sweep_jobs.py")
@@ -201,8 +202,8 @@ def check_kills(whole, path, moments):
     for first, second in moments:
         out = path / f"killed-{first}-{second}"
         for moment in (first, second):
-            command = [sys.executable, str(JOBS), "killed", str(out), str(moment)]
-            killed = subprocess.run(command, env=environment, capture_output=True, text=True)
+            command = [str(JOBS), "killed", str(out), str(moment)]
+            killed = forked.run(command, env=environment, capture_output=True, text=True)
             assert killed.returncode == -signal.SIGKILL, killed.stderr
         run_quick(out=out, chunk=CHUNK)
         assert contents(out) == contents(whole), (first, second)

@@ -5,8 +5,6 @@ import json
 import os
 import random
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +12,7 @@ import pytest
 
 import jlibo
 from jlibo.sweeps import BudgetError, SweepFolderError, SweepStorageError, folder
+from tests import forked
 from tests.sweeps.sweep_jobs import run_quick
 from tests.sweeps.test_folder import JOBS, contents
 
@@ -271,9 +270,9 @@ def test_chunk_larger_than_the_sweep_is_not_unpacked(whole, copied):
 def test_full_disk_keeps_chunks_and_resume_gives_the_same_bytes(whole, tmp_path, num_chunks, num_bytes):
     """`RLIMIT_FSIZE` in a separate process: at the start, in the middle, and when the result is written."""
     path = tmp_path / "sweep"
-    command = [sys.executable, str(JOBS), "full", str(path), str(num_chunks), str(num_bytes)]
+    command = [str(JOBS), "full", str(path), str(num_chunks), str(num_bytes)]
     environment = os.environ | {"JAX_ENABLE_X64": "1"}
-    job = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200)
+    job = forked.run(command, env=environment, capture_output=True, text=True)
     assert job.returncode == 0, job.stderr
     expected = contents(whole)
     kept = contents(path)

@@ -265,3 +265,11 @@ def test_error_in_a_thread_is_raised_in_the_caller():
 
     with pytest.raises(RuntimeError, match=r"item [01]"):
         in_threads(fail, [0, 1], 2)
+
+
+def test_level_of_optimisation_in_the_environment_is_kept(monkeypatch):
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    assert compiled.compiler_options("cpu") == {"xla_backend_optimization_level": "2"}
+    assert compiled.compiler_options("gpu") is None
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=false --xla_backend_optimization_level=0")
+    assert compiled.compiler_options("cpu") is None

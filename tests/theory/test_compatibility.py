@@ -22,8 +22,8 @@ def random_design(seed, num_rows, num_features, correlation=0.0):
 @pytest.mark.parametrize(
     "seed, num_features, support_size, num_rows, correlation",
     [
-        (0, 4, 1, 30, 0.0),
-        (1, 5, 2, 12, 0.3),
+        (0, 8, 1, 30, 0.0),
+        (1, 8, 2, 12, 0.3),
         (2, 6, 3, 8, 0.0),
         (3, 8, 2, 40, 0.6),
         (4, 8, 1, 5, 0.0),

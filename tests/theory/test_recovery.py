@@ -113,8 +113,13 @@ def past_of(design, targets):
 
 def test_noise_scale_of_features_of_size_one_is_the_worst_case():
     design = jnp.asarray(orthogonal_design(3, 16, 6), float)
-    past, sizes, _ = past_of(design, jnp.zeros((3, 16)))
-    scale = jlibo.meta.noise.noise_scale(past, sizes)
+
+    @jax.jit
+    def noise_scale(design):
+        past, sizes, _ = past_of(design, jnp.zeros((3, 16)))
+        return jlibo.meta.noise.noise_scale(past, sizes)
+
+    scale = noise_scale(design)
     expected = theory.noise_lam(16, 3, 6, noise_std=0.25, delta=jlibo.meta.noise.NOISE_DELTA)
     np.testing.assert_allclose(scale, expected, rtol=1e-6)
 

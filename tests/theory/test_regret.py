@@ -48,7 +48,7 @@ def test_greedy_gain_is_bracketed_by_the_best_set_and_the_lemma():
 def test_gain_bound_is_monotone_and_holds_for_random_rows():
     rng = np.random.default_rng(0)
     for seed in range(20):
-        num_rows, dim, lam = rng.integers(1, 30), rng.integers(1, 8), rng.uniform(0.05, 2)
+        num_rows, dim, lam = rng.choice([1, 5, 29]), rng.choice([1, 7]), rng.uniform(0.05, 2)
         rows = np.random.default_rng(seed).normal(size=(num_rows, dim))
         rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1)
         gain = theory.information_gain(jnp.asarray(rows), lam)
@@ -141,7 +141,8 @@ def test_norm_of_the_average_kernel():
 @pytest.mark.parametrize("seed", range(10))
 def test_tasks_until_recovery_equals_a_loop(seed):
     rng = np.random.default_rng(seed)
-    num_tasks, horizon = int(rng.integers(3, 200)), int(rng.integers(10, 10_000))
+    # Few numbers of tasks, as each is compiled.
+    num_tasks, horizon = int(rng.choice([3, 40, 199])), int(rng.integers(10, 10_000))
     numbers = {**NUMBERS, "noise_std": float(10 ** rng.uniform(-4, -2))}
     counts = np.sqrt(horizon) / np.arange(1, num_tasks + 1) ** 0.25
     kernels = int(rng.integers(2, 1000))

@@ -2,12 +2,20 @@
 
 import numpy as np
 
+import jlibo
 from jlibo.tune.space.space import Float, SearchSpace
 
 SPACE = SearchSpace(alpha=Float(0, 1), beta=Float(1e-3, 1e3, log=True))
 POINTS = SPACE.sample_unit(40, rng=np.random.default_rng(0))
 CONFIGS = [SPACE.from_unit(point) for point in POINTS]
 BUDGET = 30
+SIZES = {"num_basis": 3, "num_pair_basis": 2}
+"""A small dictionary, for tests that are not about the dictionary. All of them share compiled programs."""
+
+
+def make_tuner(**options):
+    """Return a tuner with the small dictionary."""
+    return jlibo.Tuner(SPACE, **{"sizes": SIZES, **options})
 
 
 def score(params, peak=1.0, height=1.0):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from functools import cache
 
 import jax
 import jax.numpy as jnp
@@ -21,9 +22,8 @@ from jlibo.tune.memory.memory import Memory
 from jlibo.tune.memory.records import TrialRecord
 from jlibo.tune.model import make_model
 from tests.contracts.table import OneOf
+from tests.tune.problem import SIZES, SPACE
 
-SPACE = SearchSpace(alpha=Float(0, 1), beta=Float(1e-3, 1e3, log=True))
-SIZES = {"num_basis": 3, "num_pair_basis": 2}
 CONFIGS = [SPACE.from_unit(point) for point in SPACE.sample_unit(24, rng=np.random.default_rng(0))]
 POINTS = np.asarray([SPACE.to_unit(params) for params in CONFIGS])
 NUM_TASKS, HORIZON, SEED = 3, 8, 3
@@ -40,20 +40,23 @@ LEARNERS = {
     "SelfTunedMetaKGL": jlibo.SelfTunedMetaKGL(),
     "AdaptiveMetaKGL": jlibo.AdaptiveMetaKGL(num_lams=4, num_steps=4),
 }
+QUICK = ("MetaKGL", "MetaKeL", "FixedPrior", "AdaptiveMetaKGL")
+"""The others are variants of these. `tests/meta` checks for all that learning at once equals updating."""
 POLICIES = {"GPUCB": jlibo.GPUCB(2.0, 0.1), "LogEI": jlibo.LogExpectedImprovement(0.1)}
 
 
 # --- any learner and policy ---------------------------------------------------------------------------------
 
 
-def simulate(learner, policy):
-    """Return the result of the simulator. The policy is data to its program, one for each learner."""
+@cache
+def simulate(policy, names):
+    """Return the results of the simulator by learner. All are one program, to which the policy is data."""
     number = jnp.asarray(list(POLICIES).index(policy))
-    return jlibo.run_lifelong(
+    return jlibo.run_agents(
         jlibo.TableEnv(VALUES, POINTS),
         SPACE.features(**SIZES),
         OneOf(list(POLICIES.values()), number),
-        LEARNERS[learner],
+        {name: LEARNERS[name] for name in names},
         num_tasks=NUM_TASKS,
         horizon=HORIZON,
         scaling=SCALING,
@@ -63,11 +66,14 @@ def simulate(learner, policy):
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("learner", LEARNERS)
+@pytest.mark.parametrize(
+    "learner", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in LEARNERS]
+)
 def test_tuner_equals_simulation_for_every_learner_and_policy(learner, policy):
     """Runs in float64, so that round-off does not decide ties."""
+    names = tuple(name for name in LEARNERS if (name in QUICK) == (learner in QUICK))
     with jax.enable_x64(True):
-        result = simulate(learner, policy)
+        result = simulate(policy, names)[learner]
         parts = dict(learner=LEARNERS[learner], policy=POLICIES[policy])
         tuner = jlibo.Tuner(SPACE, **parts, candidates=CONFIGS, seed=SEED, sizes=SIZES)
         tuner.model = dataclasses.replace(tuner.model, scaling=SCALING)

@@ -11,6 +11,7 @@ from jlibo.tune import Categorical, Float, Int, Memory, SearchSpace, Tuner
 from jlibo.tune.memory.lines import export_lines, import_lines
 from jlibo.tune.space import candidates
 from jlibo.tune.space.constraints import make_constraint
+from tests.tune.problem import SIZES
 
 BOX = SearchSpace(low=Float(0, 1), high=Float(0, 1))
 GRID = SearchSpace(low=Int(1, 5), high=Int(1, 5))
@@ -26,7 +27,8 @@ def is_ordered(params):
 @pytest.mark.parametrize("space, mode", [(BOX, "adaptive"), (GRID, "adaptive"), (BOX, "paper")])
 def test_every_suggestion_satisfies_the_constraint(space, mode):
     """Also those of forced exploration, and those near the best trial, which is at the edge."""
-    task = Tuner(space, mode=mode, constraint=is_ordered, seed=0).task("one", budget=10)
+    tuner = Tuner(space, mode=mode, constraint=is_ordered, seed=0, sizes=SIZES)
+    task = tuner.task("one", budget=10)
     for trial in task:
         assert is_ordered(trial.params)
         task.tell(trial, trial.params["low"] - trial.params["high"])

@@ -11,14 +11,10 @@ from scipy.stats import norm
 import jlibo
 from jlibo.tune import Explanation, Recommendation, arrays, insight, outlook
 from jlibo.tune import explain as explain_module
-from tests.tune.problem import BUDGET, CONFIGS, SPACE, play, score, teach
+from tests.tune.problem import BUDGET, CONFIGS, SPACE, make_tuner, play, score, teach
 
-SIZES = {"num_basis": 3, "num_pair_basis": 2}
-
-
-def make_tuner(**options):
-    """Return a tuner with few features, the same ones in nearly all tests, so that programs are shared."""
-    return jlibo.Tuner(SPACE, **{"sizes": SIZES, **options})
+LISTED = CONFIGS[:24]
+"""Candidates of the tests with a list, which share compiled programs."""
 
 
 def told_task(tuner, pairs, name="new"):
@@ -246,13 +242,13 @@ def test_similar_tasks_are_those_of_the_same_kind(num_trials):
 def test_expected_gains_grow_with_the_number_of_trials():
     tuner = make_tuner()
     task = told_task(tuner, [(params, score(params)) for params in CONFIGS[:6]])
-    found = task.explain(num_trials=12)
-    gains = [found.expected_gains[k].value for k in range(1, 13)]
+    found = task.explain(num_trials=10)
+    gains = [found.expected_gains[k].value for k in range(1, 11)]
     assert min(gains) > 0 and gains == sorted(gains) and gains[-1] > 1.5 * gains[0]
     # The first simulated trial is chosen by the policy; no candidate is better than the most promising one.
     first = found.expected_gains[1]
     assert 0.3 * found.expected_gain < first.value < found.expected_gain + 4 * first.std
-    assert task.explain(num_trials=12) == found  # deterministic
+    assert task.explain(num_trials=10) == found  # deterministic
     assert task.explain(num_trials=3).expected_gains[3] == found.expected_gains[3]
 
 
@@ -260,18 +256,18 @@ def test_expected_gains_are_calibrated():
     """On functions drawn from the prior, the simulated gain is the realised one on average."""
     tuner = make_tuner()
     features = tuner.model.features
-    points = np.asarray([SPACE.to_unit(params) for params in CONFIGS])
+    points = np.asarray([SPACE.to_unit(params) for params in LISTED])
     # The simulated trials are the policy's, so no trial is one of forced exploration.
     listed = make_tuner(
         learner=jlibo.AdaptiveMetaKGL(exploration=jlibo.NoExploration()),
-        candidates=CONFIGS,
+        candidates=LISTED,
     )
     values = np.asarray(features(points), np.float64)
     stds = np.sqrt(np.asarray(listed.knowledge().knowledge.prior.components.covariance[-1]).diagonal())
     expected, realised = [], []
     for seed in range(24):
         truth = values @ (stds * np.random.default_rng([3, seed]).normal(size=len(stds)))
-        told = {tuple(params.values()): value for params, value in zip(CONFIGS, truth, strict=True)}
+        told = {tuple(params.values()): value for params, value in zip(LISTED, truth, strict=True)}
 
         def fn(params, told=told):
             return float(told[tuple(params.values())])
@@ -287,16 +283,16 @@ def test_expected_gains_are_calibrated():
 
 
 def test_pending_trials_are_still_to_come():
-    tuner = make_tuner(candidates=CONFIGS)
-    task = told_task(tuner, [(params, score(params)) for params in CONFIGS[:10]])
+    tuner = make_tuner(candidates=LISTED)
+    task = told_task(tuner, [(params, score(params)) for params in LISTED[:10]])
     before = task.explain(5)
     task.ask(4)
     assert task.explain(5) == before
 
 
 def test_exhausted_candidates_have_no_gain():
-    tuner = make_tuner(candidates=CONFIGS[:6])
-    task = told_task(tuner, [(params, score(params)) for params in CONFIGS[:5]])
+    tuner = make_tuner(candidates=LISTED)
+    task = told_task(tuner, [(params, score(params)) for params in LISTED[:-1]])
     found = task.explain(4)
     assert found.expected_gains[1] == found.expected_gains[4]  # one candidate is left
     assert found.expected_gain > 0
@@ -339,22 +335,32 @@ def test_long_task_is_explained_from_compressed_rows(monkeypatch):
 
 
 def test_nothing_is_recompiled_and_ask_does_not_explain(monkeypatch, count_traces):
-    look, looks = count_traces(outlook.look)
+    look, calls = count_traces(outlook.look)  # compiled: every call counts
     monkeypatch.setattr(outlook, "look", look)
     monkeypatch.setattr(insight, "look", look)
-    tuner = make_tuner(sizes={"num_basis": 2, "num_pair_basis": 1})  # not used by other tests
+    traces = []
+    # A function inside of each program: `look`, `_simulated` and `_similar`.
+    for module, name in ((outlook, "_level"), (insight, "_play"), (insight, "past_surfaces")):
+        inner, counter = count_traces(getattr(module, name))
+        monkeypatch.setattr(module, name, inner)
+        traces.append(counter)
+    tuner = make_tuner()
     teach(tuner, 2)
     task = tuner.task("new", budget=BUDGET)
     play(task, 4)
-    assert looks.count == 0
-    for _ in range(4):
+    assert calls.count == 0
+    counts = []
+    for number in range(4):
         play(task, 3)
         assert task.recommended is not None and task.expected_gain > 0
         task.explain()
+        assert calls.count >= 2 * (number + 1)
+        counts.append([counter.count for counter in traces])
     other = tuner.task("other", budget=BUDGET)
     play(other, 2)
     other.explain()
-    assert looks.count == 2  # `outlook` and `insight`, once each
+    # At most once each; not at all if another test has compiled them.
+    assert counts == [[counter.count for counter in traces]] * 4 and max(counts[0]) <= 1
 
 
 @pytest.mark.slow

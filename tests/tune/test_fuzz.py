@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 import jlibo
 from jlibo.tune.space.space import Categorical, Float, Int, SearchSpace
 
+SIZES = {"interactions": False, "num_basis": 4, "num_joint": 32}
+"""The groups of the default dictionary, with fewer features."""
 NAMES = st.lists(
     st.text("abc 1x", min_size=1, max_size=6).filter(str.strip), min_size=3, max_size=3, unique=True
 )
@@ -81,7 +83,7 @@ def check_inside(space, params):
 def tune(space, past, own, maximise, seed):
     note(f"{space!r} {past} {own} {maximise} {seed}")
     rng = np.random.default_rng(seed)
-    tuner = jlibo.Tuner(space, maximise=maximise, seed=seed)
+    tuner = jlibo.Tuner(space, maximise=maximise, seed=seed, sizes=SIZES)
     for number, told in enumerate(past):
         configs = [space.from_unit(rng.uniform(size=len(space))) for _ in told]
         tuner.add_task(f"past {number}", configs, told)

@@ -17,14 +17,7 @@ from jlibo.tune.memory.lines import import_lines
 from jlibo.tune.memory.memory import Memory
 from jlibo.tune.memory.records import TaskRecord, TrialRecord
 from jlibo.tune.model import make_model
-from jlibo.tune.space.space import Float, SearchSpace
-
-SPACE = SearchSpace(alpha=Float(0, 1), beta=Float(1e-3, 1e3, log=True))
-SIZES = {"num_basis": 3, "num_pair_basis": 2}
-
-
-def score(params, peak=1.0):
-    return 1 - (np.log10(params["beta"]) - peak) ** 2 / 9 - 0.02 * (params["alpha"] - 0.5) ** 2
+from tests.tune.problem import SIZES, SPACE, score
 
 
 def configs(num, seed=0):
@@ -46,10 +39,24 @@ def teach(tuner, num_tasks, num_trials=5):
 # --- the task's own trials ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", modes.MODES)
-@pytest.mark.parametrize("num_pending", [0, 5, 90])
-@pytest.mark.parametrize("outlier", [None, -1e9, 1e4])
-def test_compressed_rows_equal_one_row_per_trial(mode, num_pending, outlier):
+OUTLIERS, NUMS_PENDING = (None, -1e9, 1e4), (0, 5, 90)
+COMPRESSED = [
+    # Quick: all pairs of two values, but not all triples.
+    pytest.param(
+        outlier,
+        num_pending,
+        mode,
+        marks=[] if (i + j + k) % 2 == 0 else [pytest.mark.slow],
+        id=f"{outlier}-{num_pending}-{mode}",
+    )
+    for i, outlier in enumerate(OUTLIERS)
+    for j, num_pending in enumerate(NUMS_PENDING)
+    for k, mode in enumerate(modes.MODES)
+]
+
+
+@pytest.mark.parametrize(("outlier", "num_pending", "mode"), COMPRESSED)
+def test_compressed_rows_equal_one_row_per_trial(outlier, num_pending, mode):
     """Mean, standard deviation, component weights and the chosen candidate are equal."""
     rng = np.random.default_rng(3)
     num = 400
@@ -63,11 +70,12 @@ def test_compressed_rows_equal_one_row_per_trial(mode, num_pending, outlier):
     states[7:27] = "failed"
     states[num - num_pending :] = "pending"  # at the end, where the order does not matter
     told, pending = states == "complete", states == "pending"
-    own = arrays.TrialArrays(points, np.where(told, scores, 0.0), told, pending, np.zeros(num, bool))
+    none = np.zeros(num, bool)
+    own = arrays.TrialArrays(points, np.where(told, scores, 0.0), told, pending, none, none)
     with jax.enable_x64(True):
         model = make_model(SPACE, mode=mode, sizes=SIZES)
         features, policy, scaling = model.features, model.policy, model.scaling
-        knowledge = engine.nothing_known(model.learner, scaling, model.sizes(1, arrays.LEAST_TRIALS))
+        knowledge = learning.learn_records(model, [], [], maximise=True).knowledge
         one_by_one, log_unit = arrays.own_rows(own, maximise=True)
         values = arrays.feature_values(features, points)
         in_base = told & (np.arange(num) < 340)  # the others have one row each

@@ -6,7 +6,6 @@ import os
 import random
 import sqlite3
 import stat
-import subprocess
 import sys
 import threading
 from dataclasses import replace
@@ -18,6 +17,7 @@ from jlibo.tune.memory import rows as rows
 from jlibo.tune.memory.memory import Memory, MemoryFileError
 from jlibo.tune.memory.records import TASK_CONTENT, TRIAL_CONTENT, row_checksum
 from jlibo.tune.space.space import Categorical, Float, SearchSpace
+from tests import forked
 
 SPACE = SearchSpace(alpha=Float(0, 1), lam=Float(1e-4, 1e4, log=True), kind=Categorical(["a", "b"]))
 POINT = {"alpha": 0.5, "lam": 1.0, "kind": "a"}
@@ -329,13 +329,7 @@ def test_foreign_schema_is_rejected_before_use(tmp_path):
         fill(paths[-1], num_tasks=2, num_trials=3)
         change(paths[-1], *statements)
     before = [path.read_bytes() for path in paths]
-    done = subprocess.run(
-        [sys.executable, "-c", OPEN_ALL, *map(str, paths)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = forked.run(["-c", OPEN_ALL, *map(str, paths)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     messages = [eval(line) for line in done.stdout.splitlines()]
     assert len(messages) == 2 * len(paths)

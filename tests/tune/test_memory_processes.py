@@ -1,14 +1,11 @@
 """The memory in several processes: killed at random moments, concurrent, forked, without disk space or
 permissions.
 
-Importing jlibo takes longer than the work of a child, so each test is one script in a separate process, which
-imports once and forks its children before any thread of jax exists.
+Each test is one script in a separate process, which forks its children before any thread of jax exists.
 """
 
 import json
 import os
-import subprocess
-import sys
 import tempfile
 import textwrap
 
@@ -16,6 +13,8 @@ import pytest
 
 from jlibo.tune.memory.memory import Memory
 from jlibo.tune.space.space import Categorical, Float, SearchSpace
+from tests import forked
+from tests.tune.test_memory_reports import format_2
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and POSIX signals")
 
@@ -49,9 +48,7 @@ POINT = {"alpha": 0.5, "lam": 1.0, "kind": "a"}
 def run(script, path):
     """Run a script after the preamble; return the JSON value of its last line."""
     text = PREAMBLE + textwrap.dedent(script)
-    done = subprocess.run(
-        [sys.executable, "-c", text, str(path)], capture_output=True, text=True, timeout=120, check=False
-    )
+    done = forked.run(["-c", text, str(path)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -133,6 +130,44 @@ def test_killed_processes_lose_no_acknowledged_writes(tmp_path):
     assert num_journals > 0
     assert num_claimed > 0
     assert os.listdir(tmp_path) == ["memory.db"]
+
+
+def test_killed_migrations_lose_nothing(tmp_path):
+    """Children that open a file of format 2 are killed at random moments."""
+    script = """
+    import shutil
+    random.seed(0)
+    old = path + ".old"
+
+    def version(file):
+        database = sqlite3.connect(file)
+        (number,) = database.execute("PRAGMA user_version").fetchone()
+        database.close()
+        return number
+
+    def facts(memory):
+        return [(t.id, t.params, t.state, t.score, t.owner, t.claims) for t in memory.all_trials()]
+
+    versions, num_journals, before = [], 0, None
+    for _ in range(60):
+        shutil.copyfile(old, path)
+        pid = fork(lambda: Memory.open_existing(path))
+        time.sleep(random.uniform(0, random.choice([0.01, 0.03, 0.2])))
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        num_journals += os.path.exists(path + "-journal")
+        versions.append(version(path))
+        with Memory.open_existing(path) as memory:
+            before = before or facts(memory)
+            assert facts(memory) == before and len(before) == 4
+            memory.report(3, 0, 0.5)
+        assert version(path) == 3
+        os.remove(path)
+    print(json.dumps([versions.count(2), versions.count(3), num_journals]))
+    """
+    format_2(tmp_path / "memory.db.old")
+    num_old, num_new, num_journals = run(script, tmp_path / "memory.db")
+    assert num_old > 0 and num_new > 0 and num_journals > 0  # kills came before, during and after
 
 
 @pytest.mark.parametrize("names", [("iris", "iris"), ("iris", "wine")])

@@ -5,8 +5,6 @@ import os
 import random
 import sqlite3
 import stat
-import subprocess
-import sys
 import textwrap
 
 import pytest
@@ -14,6 +12,7 @@ import pytest
 from jlibo.tune.memory.memory import Memory, MemoryFileError
 from jlibo.tune.memory.salvage import salvage
 from jlibo.tune.space.space import Categorical, Float, SearchSpace
+from tests import forked
 
 SPACE = SearchSpace(alpha=Float(0, 1), lam=Float(1e-4, 1e4, log=True), kind=Categorical(["a", "b"]))
 POINT = {"alpha": 0.5, "lam": 1.0, "kind": "a"}
@@ -332,8 +331,8 @@ def test_killed_salvage_leaves_no_partial_file(path, new):
     salvage(path, new)
     print(kills, left)
     """
-    command = [sys.executable, "-c", textwrap.dedent(script), str(path), str(new)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    command = ["-c", textwrap.dedent(script), str(path), str(new)]
+    done = forked.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     kills, left = map(int, done.stdout.split())
     assert kills == 25 and left > 5

@@ -17,7 +17,7 @@ import jlibo
 from jlibo.tune.memory.memory import Memory
 from jlibo.tune.memory.tables import Result, read_results
 from jlibo.tune.space.space import Categorical, Float, Int, SearchSpace
-from tests.tune.problem import BUDGET, CONFIGS, SPACE, play, score, teach
+from tests.tune.problem import BUDGET, CONFIGS, make_tuner, play, score, teach
 
 PIPELINE = SearchSpace(
     model=Categorical(["svc", "forest"]),
@@ -149,7 +149,7 @@ def test_bad_table_is_refused_and_nothing_is_added(table, message, tmp_path):
         path = tmp_path / "results.csv"
         path.write_bytes(table.encode() if isinstance(table, str) else table)
         table = path
-    tuner = jlibo.Tuner(SPACE)
+    tuner = make_tuner()
     task = tuner.task("new")
     for add in (task.add, lambda results: tuner.add_task("other", results)):
         with pytest.raises(ValueError, match=message):
@@ -174,7 +174,7 @@ def test_conditions_are_respected():
 
 def test_added_results_are_finished_trials_that_are_learned_from(tmp_path):
     path = tmp_path / "memory.db"
-    with jlibo.Tuner(SPACE, memory=path) as tuner:
+    with make_tuner(memory=path) as tuner:
         teach(tuner)
         task = tuner.task("new", budget=BUDGET)
         (without,) = play(taught_task(), 1)
@@ -189,19 +189,19 @@ def test_added_results_are_finished_trials_that_are_learned_from(tmp_path):
         assert task._trials().trials.is_told.sum() == 13
         (asked,) = play(task, 1)
         assert score(asked, -2.0) > 0.9 > score(without, -2.0)
-    with jlibo.Tuner(SPACE, memory=path) as again:
+    with make_tuner(memory=path) as again:
         assert [trial.params for trial in again.task("new").trials][:2] == [best, CONFIGS[0]]
 
 
 def taught_task():
     """Return a new task after the same past."""
-    tuner = jlibo.Tuner(SPACE)
+    tuner = make_tuner()
     teach(tuner)
     return tuner.task("new", budget=BUDGET)
 
 
 def test_adding_again_changes_nothing():
-    task = jlibo.Tuner(SPACE).task("new", budget=BUDGET)
+    task = make_tuner().task("new", budget=BUDGET)
     records = [{**params, "score": 0.5} for params in (CONFIGS[0], CONFIGS[1], CONFIGS[1])]
     assert task.add(records) == 3  # a measurement may be repeated within a table
     assert task.add(records) == 0
@@ -280,12 +280,12 @@ def test_killed_while_adding(tmp_path):
 
 def test_enqueued_configurations_come_first_in_any_process(tmp_path):
     path = tmp_path / "memory.db"
-    with jlibo.Tuner(SPACE, memory=path) as tuner:
+    with make_tuner(memory=path) as tuner:
         teach(tuner)
         task = tuner.task("new", budget=4)
         assert [task.enqueue(params) for params in CONFIGS[5:8]] == [True] * 3
         assert task.trials == [] and task.ask().params == CONFIGS[5]
-        with jlibo.Tuner(SPACE, memory=path) as other:
+        with make_tuner(memory=path) as other:
             second = other.task("new").ask()
             assert second.params == CONFIGS[6] and not second.explored and second.number == 1
             other.task("new").tell(second, 0.5)
@@ -298,7 +298,7 @@ def test_enqueued_configurations_come_first_in_any_process(tmp_path):
 
 
 def test_a_configuration_is_enqueued_once():
-    task = jlibo.Tuner(SPACE).task("new", budget=BUDGET)
+    task = make_tuner().task("new", budget=BUDGET)
     assert task.enqueue(CONFIGS[0]) and not task.enqueue(CONFIGS[0])
     assert not task.enqueue(CONFIGS[0], repeat=True)  # it is still to come
     trial = task.ask()
@@ -316,7 +316,7 @@ def test_a_configuration_is_enqueued_once():
 
 
 def test_enqueued_configuration_must_be_one_that_could_be_suggested():
-    task = jlibo.Tuner(SPACE, constraint=lambda params: params["alpha"] < 0.5).task("new")
+    task = make_tuner(constraint=lambda params: params["alpha"] < 0.5).task("new")
     assert task.enqueue({"alpha": 0.25, "beta": 1})
     with pytest.raises(ValueError, match="satisfies the constraint"):
         task.enqueue({"alpha": 0.75, "beta": 1})
@@ -324,7 +324,7 @@ def test_enqueued_configuration_must_be_one_that_could_be_suggested():
         task.enqueue({"alpha": 2, "beta": 1})
     with pytest.raises(ValueError, match="none for 'beta'"):
         task.enqueue({"alpha": 0.25})
-    listed = jlibo.Tuner(SPACE, candidates=CONFIGS).task("new")
+    listed = make_tuner(candidates=CONFIGS).task("new")
     assert listed.enqueue(CONFIGS[3])
     with pytest.raises(ValueError, match="one of the `candidates`"):
         listed.enqueue({"alpha": 0.25, "beta": 1})
@@ -357,7 +357,7 @@ def test_frames_can_be_read_again(tmp_path):
     task.add(table_as("csv", tmp_path))
     task.enqueue({**ROWS[0].params, "C": 2.0})
     frame = task.to_dataframe()
-    assert list(frame) == ["number", *PIPELINE, "score", "state", "explored"]
+    assert list(frame) == ["number", *PIPELINE, "score", "state", "explored", "error"]
     assert frame["state"].tolist() == ["complete", "failed", "complete", "pending"]
     assert frame["C"].isna().tolist() == [False, True, True, False] and frame["depth"].dtype == "Int64"
     assert read_results(PIPELINE, frame) == ROWS  # the pending trial is skipped
@@ -377,12 +377,13 @@ def test_frames_can_be_read_again(tmp_path):
         "state": [0.25],
         "auc": [1.0],
         "explored": [False],
+        "error": [None],
     }
 
 
 def test_frames_need_pandas(monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
-    tuner = jlibo.Tuner(SPACE)
+    tuner = make_tuner()
     for look in (tuner.to_dataframe, tuner.task("new").to_dataframe):
         with pytest.raises(ImportError, match=re.escape("pip install 'jlibo[pandas]'")):
             look()

@@ -14,11 +14,10 @@ import jlibo
 from jlibo.tune import task as task_module
 from jlibo.tune.memory.memory import Memory
 from jlibo.tune.space import candidates
-from jlibo.tune.space.space import Categorical, Float, Int, SearchSpace
+from jlibo.tune.space.space import Categorical, Int, SearchSpace
+from tests.tune.problem import SIZES, SPACE
 
-SPACE = SearchSpace(alpha=Float(0, 1), beta=Float(1e-3, 1e3, log=True))
 SMALL = SearchSpace(a=Int(1, 6), b=Categorical(["x", "y", "z"]))
-SIZES = {"num_basis": 2, "num_pair_basis": 1}
 
 
 def keys(trials):

@@ -406,8 +406,8 @@ def test_invalid_configurations_raise():
         ([], "`spec` should be a mapping with the keys 'version' and 'parameters', but got []."),
         ({"parameters": {}}, "`spec` should be a mapping with the keys"),
         (
-            {"version": 3, "parameters": {}},
-            "`spec['version']` should be 1 to 2, which this jlibo reads, but got 3.",
+            {"version": 4, "parameters": {}},
+            "`spec['version']` should be 1 to 3, which this jlibo reads, but got 4.",
         ),
         ({"version": True, "parameters": {}}, "`spec['version']` should be 1"),
         ({"version": 1, "parameters": []}, "`spec['parameters']` should be a mapping"),

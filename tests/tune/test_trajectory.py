@@ -11,12 +11,8 @@ import pytest
 import jlibo
 from jlibo.tune import arrays, modes
 from jlibo.tune.model import make_model
-from jlibo.tune.space.space import Float, SearchSpace
-from tests.tune.problem import play
+from tests.tune.problem import CONFIGS, POINTS, SIZES, SPACE, make_tuner, play
 
-SPACE = SearchSpace(alpha=Float(0, 1), beta=Float(1e-3, 1e3, log=True))
-CONFIGS = [SPACE.from_unit(point) for point in SPACE.sample_unit(40, rng=np.random.default_rng(0))]
-POINTS = np.asarray([SPACE.to_unit(params) for params in CONFIGS])
 NUM_TASKS, HORIZON, SEED = 4, 12, 3
 PEAKS = 0.5 + 0.3 * np.sin(np.arange(NUM_TASKS))
 # Scores such as accuracies, in tasks that are similar but not equal.
@@ -33,7 +29,7 @@ def all_scores(monkeypatch):
 def simulate(mode, scaling):
     return jlibo.run_lifelong(
         jlibo.TableEnv(VALUES, POINTS),
-        make_model(SPACE, mode=mode).features,
+        make_model(SPACE, mode=mode, sizes=SIZES).features,
         modes.make_policy(mode),
         modes.make_learner(mode),
         num_tasks=NUM_TASKS,
@@ -73,7 +69,7 @@ def test_actions_equal_simulation_from_the_second_task(mode):
     """In the first task the simulator uses an initial scale, while the tuner uses the scale of the scores, so
     the first task is replayed. From the second task on both are equal."""
     result = simulate(mode, modes.make_scaling())
-    tuner = jlibo.Tuner(SPACE, mode=mode, candidates=CONFIGS, seed=SEED)
+    tuner = make_tuner(mode=mode, candidates=CONFIGS, seed=SEED)
     replay(tuner, result, 0)
     for number in range(1, NUM_TASKS):
         actions, explored = tune(tuner, number)
@@ -87,7 +83,7 @@ def test_actions_equal_simulation_from_the_first_task(mode):
     """The initial scale has hardly any weight, so that the first task also uses the scale of its scores."""
     scaling = jlibo.Standardise(weight=1e-9)
     result = simulate(mode, scaling)
-    tuner = jlibo.Tuner(SPACE, mode=mode, candidates=CONFIGS, seed=SEED)
+    tuner = make_tuner(mode=mode, candidates=CONFIGS, seed=SEED)
     tuner.model = dataclasses.replace(tuner.model, scaling=scaling)
     for number in range(NUM_TASKS):
         actions, explored = tune(tuner, number)
@@ -102,7 +98,7 @@ def test_reopened_tuner_equals_one_that_stayed_open(tmp_path, mode):
         for name, peak in (("one", 0.5), ("two", 1.0)):
             for _ in range(0, 8, num_at_once):
                 with (
-                    jlibo.Tuner(SPACE, memory=path, mode=mode, seed=5) as tuner,
+                    make_tuner(memory=path, mode=mode, seed=5) as tuner,
                     tuner.task(name, budget=HORIZON) as task,
                 ):
                     asked += play(task, num_at_once, lambda params, peak=peak: curve(params, peak))
@@ -115,7 +111,7 @@ def test_reopened_tuner_equals_one_that_stayed_open(tmp_path, mode):
 def test_minimising_equals_maximising_the_negative(mode):
     runs = []
     for maximise, sign in ((True, 1), (False, -1)):
-        tuner = jlibo.Tuner(SPACE, maximise=maximise, mode=mode)
+        tuner = make_tuner(maximise=maximise, mode=mode)
         asked = []
         for name, peak in (("one", 0.5), ("two", 1.0)):
             task = tuner.task(name, budget=HORIZON)
@@ -125,7 +121,7 @@ def test_minimising_equals_maximising_the_negative(mode):
 
 
 def test_paper_mode_explores_as_scheduled():
-    tuner = jlibo.Tuner(SPACE, mode="paper")
+    tuner = make_tuner(mode="paper")
     counts = tuner.model.learner.exploration.counts(3, 12)
     for number in range(3):
         with tuner.task(f"task {number}", budget=12) as task:
@@ -138,7 +134,7 @@ def test_paper_mode_explores_as_scheduled():
 
 @pytest.mark.parametrize("mode", modes.MODES)
 def test_importance_is_finite_for_constant_scores(mode):
-    tuner = jlibo.Tuner(SPACE, mode=mode)
+    tuner = make_tuner(mode=mode)
     for number in range(2):
         tuner.add_task(f"past {number}", CONFIGS[:20], [0.1] * 20)
     importance = tuner.importance()

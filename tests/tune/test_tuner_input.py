@@ -78,14 +78,9 @@ def test_invalid_arguments_raise(arguments, message):
 def test_memory_of_another_problem_raises(tmp_path):
     path = tmp_path / "memory.db"
     jlibo.Tuner(SPACE, memory=path, maximise=False).close()
-    other = SearchSpace(alpha=Float(0, 2), beta=Float(1e-3, 1e3, log=True))
-    with pytest.raises(MemoryMismatch, match=r"'alpha': Float\(0, 2\) asked for, Float\(0, 1\) in"):
-        jlibo.Tuner(other, memory=path, maximise=False)
     with pytest.raises(MemoryMismatch, match="'maximise' is asked for, 'minimise' is in the memory"):
         jlibo.Tuner(SPACE, memory=path)
     with Memory.open_existing(path) as memory:
-        with pytest.raises(ValueError, match=r"`memory` should be .* 'alpha'"):
-            jlibo.Tuner(other, memory=memory)
         with pytest.raises(ValueError, match="'maximise' is asked for"):
             jlibo.Tuner(SPACE, memory=memory, maximise=True)
         with jlibo.Tuner(SPACE, memory=memory) as tuner:
@@ -104,7 +99,7 @@ def test_nothing_is_recompiled_until_a_padding_is_full(monkeypatch, count_traces
     learner = AdaptiveMetaKGL(select=False, num_steps=3)  # not used by other tests, so not compiled yet
     tuner = jlibo.Tuner(SPACE, learner=learner, sizes={"num_basis": 2, "num_pair_basis": 1})
     for number in range(3):
-        play(tuner.task(f"task {number}", budget=40), 40 if number < 2 else 3)
+        play(tuner.task(f"task {number}", budget=40), 40 if number == 0 else 3)
     # 40 trials exceed the smallest padding: a task is padded to its budget from the first trial on.
     assert (suggestions.count, fits.count) == (1, 1)
     teach(tuner, 5)

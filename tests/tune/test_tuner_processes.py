@@ -11,6 +11,7 @@ import pytest
 
 from jlibo.tune import Float, SearchSpace, TrialGivenUpWarning
 from jlibo.tune.memory.memory import Memory
+from tests import forked
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and POSIX signals")
 
@@ -65,7 +66,8 @@ SCRIPT = """
         while (line := told.readline()) != "done\\n":
             trial_id, score = line.split()
             acknowledged[int(trial_id)] = float(score)
-        with jlibo.Tuner(SPACE, memory=path) as tuner, tuner.task("iris", budget=1000) as task:
+        sizes = {"num_basis": 2, "num_pair_basis": 1}
+        with jlibo.Tuner(SPACE, memory=path, sizes=sizes) as tuner, tuner.task("iris", budget=1000) as task:
             scores = {trial.id: trial.score for trial in task.trials}
             assert all(scores[trial_id] == score for trial_id, score in acknowledged.items())
             pending = [trial for trial in tuner.memory.all_trials() if trial.state == "pending"]
@@ -86,13 +88,8 @@ SCRIPT = """
 def test_ask_works_after_killed_processes(tmp_path):
     path = tmp_path / "memory.db"
     environment = os.environ | {"JAX_PLATFORMS": "cpu", "NPROC": "4"}
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(SCRIPT), str(path)],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-        env=environment,
+    done = forked.run(
+        ["-c", textwrap.dedent(SCRIPT), str(path)], capture_output=True, text=True, env=environment
     )
     assert done.returncode == 0, done.stderr
     num_told, num_left = json.loads(done.stdout.splitlines()[-1])
@@ -100,13 +97,11 @@ def test_ask_works_after_killed_processes(tmp_path):
     assert os.listdir(tmp_path) == ["memory.db"]
 
 
-def run_script(script, *args, timeout=120):
-    done = subprocess.run(
-        [sys.executable, "-W", "always", "-c", textwrap.dedent(script), *map(str, args)],
+def run_script(script, *args):
+    done = forked.run(
+        ["-W", "always", "-c", textwrap.dedent(script), *map(str, args)],
         capture_output=True,
         text=True,
-        timeout=timeout,
-        check=False,
         env=os.environ | {"JAX_PLATFORMS": "cpu", "NPROC": "4"},
     )
     assert done.returncode == 0, done.stderr

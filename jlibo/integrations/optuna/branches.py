@@ -9,10 +9,12 @@ exists under that condition (`when`). A parameter whose presence nothing explain
 | `Config`        | the coded parameters of one trial, each with its kind                             |
 | `infer_space`   | the space, with conditions, of some trials                                        |
 | `explains`      | whether trials are configurations of a space, with exactly the parameters on      |
-| `choose_space`  | the space of a study: one that explains its trials and most of the past tasks     |
+| `choose_space`  | the space of a study: one that explains its trials and most of the past trials    |
 
 A study that has seen only one branch fits into the space of past tasks that have seen all of them, and the
-other way round. Therefore past tasks are compared by `explains` and not by equality of spaces.
+other way round. Therefore past tasks are compared by `explains` and not by equality of spaces. If a
+distribution has changed since, the study has the branches of the past with its own distributions
+(`_with_kinds`), and the trials that fit count (`jlibo.tune.space.fitting`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,6 +23,7 @@ from typing import Any
 from optuna.trial import FrozenTrial, TrialState
 
 from jlibo.integrations.optuna.space import coded_parameter, encode_value
+from jlibo.tune.space.fitting import fit
 from jlibo.tune.space.parameters import Categorical, Parameter, conditioned
 from jlibo.tune.space.space import SearchSpace
 from jlibo.tune.space.values import key_of
@@ -137,9 +140,10 @@ def choose_space(
 
     **Returns:**
 
-    The space that explains the trials of the study, and of these the one that explains most past tasks: a
-    space of a past task, that of all related trials together, or that of the study's trials alone. None if
-    the study's trials have no parameter of a model.
+    The space that explains the trials of the study, and of these the one that explains most past tasks, or
+    into which most of their trials fit: a space of a past task, the same with the study's own distributions,
+    that of all related trials together, or that of the study's trials alone. None if the study's trials have
+    no parameter of a model.
     """
     alone = infer_space(own)
     if own and alone is None:
@@ -150,14 +154,47 @@ def choose_space(
     pooled = infer_space([*modelled, *(config for configs in related for config in configs)])
     options: list[SearchSpace] = [space for space, _ in reversed(past)]
     options += [pooled] if pooled else []
-    best, most = None, 0
-    options += [alone] if alone else []
+    changed = [_with_kinds(space, alone) for space, _ in reversed(past)] if alone else []
+    options += [*changed, alone] if alone else []
+    best, most = None, 0.0
     for option in list(dict.fromkeys(options)):
         if explains(option, modelled):
-            count = sum(explains(option, configs) for _, configs in past)
+            count = sum(_share(option, configs) for _, configs in past)
             if count > most:  # of equals, a past task's: it may know branches that this study has not seen
                 best, most = option, count
-    return best or alone
+    if best is None:  # no past trial fits, for want of a parameter; the past still shows the branches
+        best = next((option for option in changed if explains(option, modelled)), alone)
+    return best
+
+
+def _share(space: SearchSpace, configs: Sequence[Config]) -> float:
+    """Return the share of the trials that fit into a space; one if it explains all of them."""
+    if explains(space, configs):
+        return 1.0
+    fits = [fit(space, {name: value for name, (_, value) in one.items()}).params for one in configs]
+    return sum(params is not None for params in fits) / len(fits)
+
+
+def _with_kinds(space: SearchSpace, alone: SearchSpace) -> SearchSpace:
+    """Return the space of a past task with the distributions of a study, whose own space is `alone`.
+
+    Parameters that the study has not seen yet keep their conditions, as far as these can still be met.
+    """
+    found = {name: alone[name] for name in alone if name not in space}
+    for place in space.conditions.order:  # parents first
+        name = space.names[place]
+        when: dict[str, list[Any]] = {}
+        for parent, values in (space[name].when or {}).items():
+            kind = found.get(parent)
+            choices = kind.choices if isinstance(kind, Categorical) else ()
+            when[parent] = [value for value in values if key_of(value) in map(key_of, choices)]
+        is_gone = name not in alone and not when
+        if not is_gone and all(when.values()):
+            found[name] = conditioned(alone.get(name, space[name]), when or None)
+    try:
+        return SearchSpace(found)
+    except ValueError:  # the conditions of the study and of the past contradict each other
+        return alone
 
 
 def _is_related(kinds: Mapping[str, Parameter], configs: Iterable[Config]) -> bool:

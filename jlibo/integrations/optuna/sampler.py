@@ -99,6 +99,8 @@ class LiBOSampler(BaseSampler):
     - `constraints_func`: a function from a finished trial to a sequence of numbers, as Optuna's samplers take
       it. A trial with a positive number is infeasible: it is never the best, and its neighbourhood is
       avoided, as that of a failed trial. Numbers that an objective sets by `trial.set_constraint` count too.
+    - `defaults`: the values that past trials had of parameters which they did not suggest, by name, such as
+      those that are new in the objective. Without one, a trial that has no value is not learned from.
 
     **Raises:**
 
@@ -136,6 +138,7 @@ class LiBOSampler(BaseSampler):
         sizes: Mapping[str, Any] | None = None,
         warn_independent_sampling: bool = True,
         constraints_func: Callable[[FrozenTrial], Sequence[float]] | None = None,
+        defaults: Mapping[str, Any] | None = None,
     ):
         check_process("LiBOSampler")
         if seed is not None:
@@ -145,10 +148,12 @@ class LiBOSampler(BaseSampler):
         trials_of.check_sources(past_studies, storage)
         if memory is not None and (past_studies is not None or storage is not None):
             fail("memory", "given alone, without `past_studies` or `storage`", "both")
+        if defaults is not None and not isinstance(defaults, Mapping):
+            fail("defaults", "a mapping from names of parameters to values", type(defaults).__name__)
         if memory is not None:
-            self._past = MemoryPast(memory)
+            self._past = MemoryPast(memory, dict(defaults or {}))
         elif past_studies is not None or storage is not None:
-            self._past = StudiesPast(past_studies, storage)
+            self._past = StudiesPast(past_studies, storage, dict(defaults or {}))
         else:
             self._past = NoPast()
         self._seed = secrets.randbits(32) if seed is None else seed

@@ -12,6 +12,7 @@ A *coded* configuration has these names and values. The step is part of the name
 equal only if equal values have the same meaning.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any, TypeGuard
 
@@ -22,7 +23,8 @@ from optuna.distributions import (
     IntDistribution,
 )
 
-from jlibo.tune.space.parameters import Categorical, Float, Int, Parameter
+from jlibo.checks import fail
+from jlibo.tune.space.parameters import Categorical, Float, Int, Parameter, defaulted
 from jlibo.tune.space.space import SearchSpace
 
 MOST_CHOICES = 100
@@ -55,6 +57,36 @@ def coded_parameter(name: str, distribution: BaseDistribution) -> tuple[str, Par
 def plain_name(coded_name: str) -> str:
     """Return the name of a parameter in Optuna, without the step."""
     return coded_name.rsplit(" [", 1)[0] if coded_name.endswith(" k]") else coded_name
+
+
+def with_defaults(space: SearchSpace, defaults: Mapping[str, Any]) -> SearchSpace:
+    """Return a coded space with the values, by Optuna's names, that older trials have of its parameters.
+
+    **Raises:**
+
+    - `ValueError`: a value is not one of its parameter.
+    """
+    found = dict(space)
+    for name in space:
+        if plain_name(name) in defaults:
+            try:
+                value = _coded_default(name, space[name], defaults[plain_name(name)])
+                found[name] = defaulted(space[name], value)
+            except (TypeError, ValueError) as error:
+                words = f"a value of the parameter ({error})"
+                fail(f"defaults[{plain_name(name)!r}]", words, repr(defaults[plain_name(name)]))
+    return SearchSpace(found)
+
+
+def _coded_default(coded_name: str, parameter: Parameter, value: Any) -> Any:
+    steps = re.fullmatch(r".* \[(\S+) \+ (\S+) k\]", coded_name, re.DOTALL)
+    if steps is not None:
+        low, step = map(float, steps.groups())
+        return round((value - low) / step)
+    if isinstance(parameter, Categorical):
+        labels = [one for one in parameter.choices if str(one).partition(": ")[2] == repr(value)]
+        return labels[0] if labels else value
+    return value
 
 
 def coded_space(distributions: Mapping[str, BaseDistribution]) -> SearchSpace | None:

@@ -4,8 +4,9 @@
 |-----------------|------------------------------------------------------------------------------------|
 | complete        | complete with its value; failed if the value is not finite, or if the trial is     |
 |                 | infeasible: one of its constraint values is positive                               |
-| pruned          | complete with the last reported value, but at most the median of the complete      |
-|                 | trials, as the pruner rejected it; failed if there is none, or it is not finite    |
+| pruned          | complete with the value that complete trials with the same standing at that step   |
+|                 | have, at most their median (`curves.estimated_final`); failed if nothing finite    |
+|                 | was reported last                                                                  |
 | failed          | failed: its neighbourhood is avoided, but the model is not conditioned on it       |
 | running         | pending; parameters that it has not suggested yet have the values chosen for it    |
 | waiting         | none                                                                               |
@@ -19,7 +20,6 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, final
 
-import numpy as np
 import optuna
 from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler
@@ -29,7 +29,9 @@ from optuna.trial import FrozenTrial, TrialState
 from jlibo.checks import fail
 from jlibo.integrations.optuna.branches import Config, config_of, full_trials, infer_space, only
 from jlibo.integrations.optuna.space import Coded, coded_parameter, coded_space, encode
+from jlibo.tune.curves.curves import TaskCurves, estimated_final
 from jlibo.tune.memory.records import TrialRecord
+from jlibo.tune.space.fitting import fit
 from jlibo.tune.space.parameters import Parameter, conditioned
 from jlibo.tune.space.space import SearchSpace
 
@@ -45,6 +47,7 @@ class PastTask:
     the values of these parameters in the trials with all of them.
     """
 
+    task_id: int
     name: str
     space: SearchSpace
     configs: tuple[Config, ...]
@@ -153,7 +156,7 @@ def records(
         coded = encode(trial.distributions, trial.params)
         if trial.state == TrialState.RUNNING and offers:
             coded = {**offers.get(trial.number, {}), **coded}
-        params = fitting(space, coded)
+        params = fit(space, coded).params
         if params is None:
             continue
         score = scores.get(trial.number)
@@ -191,31 +194,28 @@ def with_explored(
     return marked
 
 
-def fitting(space: SearchSpace, coded: Coded) -> Coded | None:
-    """Return the part of a coded configuration that is in `space`; None if it is not in the space."""
-    known = {name: coded[name] for name in space if name in coded}
-    try:
-        return space.validate({name: known[name] for name in space.active_names(known)})
-    except (KeyError, ValueError):
-        return None
-
-
 def trial_scores(trials: Iterable[FrozenTrial], sign: float) -> dict[int, float]:
     """Return the scores by trial number, for the trials that have one."""
-    complete, pruned = {}, {}
+    complete: dict[int, float] = {}
+    curves: list[dict[int, float | None]] = []
+    pruned: dict[int, tuple[int, float]] = {}
     for trial in trials:
         if not is_feasible(trial):
             continue
-        if trial.state == TrialState.COMPLETE:
-            value, into = trial.value, complete
-        elif trial.state == TrialState.PRUNED and trial.last_step is not None:
-            value, into = trial.intermediate_values[trial.last_step], pruned
-        else:
-            continue
-        if value is not None and math.isfinite(value):
-            into[trial.number] = sign * value
-    most = float(np.median(list(complete.values()))) if complete else math.inf
-    return complete | {number: min(score, most) for number, score in pruned.items()}
+        values = trial.intermediate_values
+        if trial.state == TrialState.COMPLETE and trial.value is not None and math.isfinite(trial.value):
+            complete[trial.number] = sign * trial.value
+            curves.append(
+                {step: sign * value if math.isfinite(value) else None for step, value in values.items()}
+            )
+        elif trial.state == TrialState.PRUNED and values and math.isfinite(values[max(values)]):
+            pruned[trial.number] = max(values), sign * values[max(values)]
+    finals = list(complete.values())
+    own = TaskCurves.of(curves, finals, maximise=True)
+    estimates = {
+        number: estimated_final(*last, own, finals, maximise=True) for number, last in pruned.items()
+    }
+    return complete | {number: score for number, score in estimates.items() if score is not None}
 
 
 def past_task(study: Study, number: int) -> PastTask | None:
@@ -230,7 +230,7 @@ def past_task(study: Study, number: int) -> PastTask | None:
     own = records(trials, space, sign_of(study), task_id=number)
     if sum(record.state == "complete" for record in own) < 2:
         return None
-    return PastTask(study.study_name, space, tuple(only(space, configs)), tuple(own))
+    return PastTask(number, study.study_name, space, tuple(only(space, configs)), tuple(own))
 
 
 def load_studies(past_studies: Sequence[Study | str] | None, storage: Any) -> list[Study]:

@@ -15,6 +15,10 @@ class MemoryFileError(Exception):
     """A memory cannot be read or written; the message names the file and says what to do."""
 
 
+class MemoryMismatch(MemoryFileError):
+    """A memory is of another problem: another direction, or a search space in which nothing of it fits."""
+
+
 # UnicodeDecodeError: Python cannot decode SQLite's message about a schema with damaged names.
 SQLITE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
 

@@ -4,6 +4,7 @@ A file is checked before anything is written to it, so a file that is not a memo
 byte. SQLite's errors are raised again with messages that name the file and say what to do.
 """
 
+import logging
 import os
 import random
 import sqlite3
@@ -12,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 from jlibo.tune.memory import rows as rows
 from jlibo.tune.memory import schema as schema
@@ -27,7 +28,11 @@ from jlibo.tune.memory.errors import (
 from jlibo.tune.memory.errors import damaged as damaged
 from jlibo.tune.memory.place import check_place, make_file
 from jlibo.tune.memory.records import DamagedRow
-from jlibo.tune.memory.rows import MemoryConnection, plain_params
+from jlibo.tune.memory.rows import MemoryConnection, View, plain_params
+from jlibo.tune.memory.spaces import read_spaces, valid_in
+
+PrepareFn = Callable[[MemoryConnection], None]
+logger = logging.getLogger(__name__)
 
 BUSY_SECONDS = 30.0
 _CHANCE = random.SystemRandom()  # independent of the generator that users seed
@@ -65,9 +70,7 @@ class MemoryFile:
         self._pid = os.getpid()
         self._in_ram = path is None
         self._database: MemoryConnection | None = None
-        self._params_fn: Callable[[str], dict[str, Any]] = plain_params
         self._schema_version: int | None = None  # as of the last check of the schema
-        self._begin_fn: Callable[[MemoryConnection], None] | None = None
         create = new_meta is not None
         if not isinstance(file_mode, int) or file_mode & ~0o777 or file_mode & 0o600 != 0o600:
             raise ValueError(
@@ -99,26 +102,31 @@ class MemoryFile:
             self._database = None
 
     @contextmanager
-    def reading(self) -> Iterator[MemoryConnection]:
-        """Open a read transaction: everything read inside is from one moment."""
-        with self._transaction(_begin_reading) as database:
+    def reading(self, prepare_fn: PrepareFn | None = None) -> Iterator[MemoryConnection]:
+        """Open a read transaction: everything read inside is from one moment.
+
+        `prepare_fn` is called with the connection at the beginning of the transaction.
+        """
+        with self._transaction(_begin_reading, prepare_fn) as database:
             yield database
 
     @contextmanager
-    def writing(self) -> Iterator[MemoryConnection]:
+    def writing(self, prepare_fn: PrepareFn | None = None) -> Iterator[MemoryConnection]:
         """Open a write transaction: it is on the disk at the end, or undone if an error is raised."""
-        with self._transaction(_begin_writing) as database:
+        with self._transaction(_begin_writing, prepare_fn) as database:
             yield database
 
     @contextmanager
-    def _transaction(self, begin_fn: Callable[[sqlite3.Connection], None]) -> Iterator[MemoryConnection]:
+    def _transaction(
+        self, begin_fn: Callable[[sqlite3.Connection], None], prepare_fn: PrepareFn | None
+    ) -> Iterator[MemoryConnection]:
         with LOCK:
             try:
                 database = self._connection()
                 begin_fn(database)
                 self._check_schema(database)
-                if self._begin_fn is not None:
-                    self._begin_fn(database)
+                if prepare_fn is not None:
+                    prepare_fn(database)
                 yield database
                 database.execute("COMMIT")
             except BaseException as error:
@@ -130,16 +138,6 @@ class MemoryFile:
                 if isinstance(error, DamagedRow):
                     raise damaged(self.path, str(error)) from error
                 raise
-
-    def set_begin_fn(self, begin_fn: Callable[[MemoryConnection], None]) -> None:
-        """Set a function that is called at the beginning of every transaction."""
-        self._begin_fn = begin_fn
-
-    def set_params_fn(self, params_fn: Callable[[str], dict[str, Any]]) -> None:
-        """Set the function that parses the parameters of trials."""
-        self._params_fn = params_fn
-        if self._database is not None:
-            self._database.params_fn = params_fn
 
     def _check_schema(self, database: MemoryConnection) -> None:
         """Check the schema if it changed since the last check: another program may have added a trigger.
@@ -161,7 +159,6 @@ class MemoryFile:
                     "a memory in RAM cannot be shared with a forked process: give the memory a path."
                 )
             self._database, self._pid, self._schema_version = connect(self.path), os.getpid(), None
-            self._database.params_fn = self._params_fn
         return self._database
 
 
@@ -252,6 +249,7 @@ def _prepare(database: MemoryConnection, path: str | None, new_meta, write: bool
             schema.create(database, new_meta or {})
         elif version < schema.FORMAT_VERSION:
             _migrate(database, path, version)
+            logger.info("%r is migrated from format %d to %d", path, version, schema.FORMAT_VERSION)
         # If nothing else changed, this write tests now whether the file and its folder can be written.
         database.execute(f"PRAGMA user_version = {schema.FORMAT_VERSION}")
         database.execute("ROLLBACK" if version == schema.FORMAT_VERSION else "COMMIT")
@@ -265,8 +263,8 @@ def _migrate(database: MemoryConnection, path: str | None, version: int) -> None
     """Migrate the tables to the newest format, and read all of them before the change is committed."""
     schema.migrate(database, path, version)
     try:
-        space, _ = rows.read_problem(rows.read_meta(database))
-        database.params_fn = lambda text: space.validate(plain_params(text))
+        known = [one.space for one in read_spaces(rows.read_meta(database))]
+        database.params_fn = lambda text: View(valid_in(known, plain_params(text)))
         rows.read_tasks(database)
         rows.read_trials(database)
     except DamagedRow as error:

@@ -72,7 +72,7 @@ def insert_new(database: rows.MemoryConnection, task_id: int, pairs: Sequence[Pa
         text = rows.params_text(trial.params)
         if trial.state != "pending":
             there[text, trial.score] += 1
-        elif trial.owner is None:
+        elif trial.owner is None and trial.written is None:
             waiting.setdefault(text, trial)
     new, num_told = [], 0
     for params, score in pairs:
@@ -80,7 +80,7 @@ def insert_new(database: rows.MemoryConnection, task_id: int, pairs: Sequence[Pa
         if there[text, score] > 0:
             there[text, score] -= 1
         elif text in waiting:
-            rows.finish_trial(database, waiting.pop(text), score, utc_now())
+            rows.finish_trial(database, rows.ended(waiting.pop(text), score), utc_now())
             num_told += 1
         else:
             new.append((params, score))

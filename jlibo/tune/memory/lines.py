@@ -7,28 +7,46 @@ The lines serve inspection, migration and the import of old results:
 `task`, `number`, `params`, `score` (null unless complete) and `state` are required. The others are optional,
 for lines written by hand; their defaults are in parentheses: `explored` (false), `source` ("added"), the
 task's `seed` (0) and `budget` (none), and the times `created` (now) and `finished` (`created`), in ISO 8601.
-`maximise`, if given, must agree with the memory, because a score has no meaning without its direction. Tasks
-without trials are not exported.
+The `error` of a failed trial, the `estimate` of a stopped one and the `reports`, pairs of a step and a score,
+are there only if there are any. `space` is the search space of a trial that was written with another one than
+the memory has now. `maximise`, if given, must agree with the memory, because a score has no meaning without
+its direction. Tasks without trials are not exported.
 
 A CSV file is read by `jlibo.tune.memory.tables` and written by `import_results`.
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, NoReturn, final
 
 from jlibo.printable import printable
 from jlibo.tune.memory import rows as rows
 from jlibo.tune.memory.finished import insert_new
 from jlibo.tune.memory.memory import Memory, MemoryFileError, TaskRecord, TrialRecord
-from jlibo.tune.memory.records import Params, finite_score, strict_json, task_name, utc_now, utc_text, whole
+from jlibo.tune.memory.records import (
+    Params,
+    error_text,
+    finite_score,
+    strict_json,
+    task_name,
+    utc_now,
+    utc_text,
+    whole,
+)
+from jlibo.tune.memory.reports import Curve, write_curve
+from jlibo.tune.memory.spaces import is_in, remember
 from jlibo.tune.memory.tables import Result
+from jlibo.tune.space.fitting import completed
 from jlibo.tune.space.space import SearchSpace
 
 REQUIRED = ("task", "number", "params", "score", "state")
-OPTIONAL = ("explored", "source", "seed", "budget", "created", "finished", "maximise")
+OPTIONAL = (
+    *("explored", "source", "seed", "budget", "created", "finished", "maximise"),
+    *("error", "estimate", "reports", "space"),
+)
 
 
 class LineError(MemoryFileError):
@@ -48,23 +66,27 @@ class ImportReport:
 @final
 @dataclass(frozen=True)
 class CheckedLine:
-    """A line that is valid in the search space; its records have no ids yet."""
+    """A line that is valid in the search space, or in `space` if it has one; its records have no ids yet."""
 
     number: int
     task: TaskRecord
     trial: TrialRecord
+    curve: Curve
+    space: SearchSpace | None
 
 
 def export_lines(memory: Memory) -> Iterator[str]:
     """Yield the trials of a memory as JSON, one per line without line ending, by task and number."""
     tasks, trials = memory.snapshot()
+    curves = memory.curves()
     by_id = {task.id: task for task in tasks}
+    others = [space for space in reversed(memory.spaces) if space != memory.space]
     for trial in trials:
         task = by_id[trial.task_id]
-        content = {
+        content: dict[str, Any] = {
             "task": task.name,
             "number": trial.number,
-            "params": trial.params,
+            "params": trial.as_written,
             "score": trial.score,
             "state": trial.state,
             "explored": trial.explored,
@@ -75,6 +97,12 @@ def export_lines(memory: Memory) -> Iterator[str]:
             "finished": trial.finished,
             "maximise": memory.maximise,
         }
+        rare = {"error": trial.error, "estimate": trial.estimate}
+        content |= {key: value for key, value in rare.items() if value is not None}
+        if trial.id in curves:
+            content["reports"] = list(curves[trial.id].items())
+        if trial.written is not None:
+            content["space"] = next(space for space in others if is_in(space, trial.written)).spec()
         yield json.dumps(content, allow_nan=False)
 
 
@@ -84,7 +112,9 @@ def import_lines(memory: Memory, lines: Iterable[str]) -> ImportReport:
     A trial that already exists with the same content is skipped. A trial with the same task and number but
     different content is an error. Pending trials have no owner, so that any process may claim them.
     """
-    return _write(memory, check_lines(lines, space=memory.space, maximise=memory.maximise))
+    report = _write(memory, check_lines(lines, space=memory.space, maximise=memory.maximise))
+    memory.tell_changes()
+    return report
 
 
 def import_results(memory: Memory, results: Iterable[Result]) -> ImportReport:
@@ -126,12 +156,13 @@ def check_lines(lines: Iterable[str], *, space: SearchSpace, maximise: bool) -> 
     return list(found.values())
 
 
-def _write(memory: Memory, lines: Iterable[CheckedLine]) -> ImportReport:
+def _write(memory: Memory, lines: Sequence[CheckedLine]) -> ImportReport:
     """Write lines that were checked against this memory's space, in one transaction."""
     num_trials = num_skipped = 0
     known: dict[str, tuple[int, dict[int, TrialRecord]]] = {}
     new_tasks, changed = set(), set()
     with memory.writing() as database:
+        remember(database, dict.fromkeys(line.space for line in lines if line.space is not None))
         for line in lines:
             name, number = line.task.name, line.trial.number
             if name not in known:
@@ -143,7 +174,8 @@ def _write(memory: Memory, lines: Iterable[CheckedLine]) -> ImportReport:
                 known[name] = task_id, {trial.number: trial for trial in old}
             task_id, there = known[name]
             if number not in there:
-                rows.insert_trial(database, replace(line.trial, task_id=task_id))
+                trial_id = rows.insert_trial(database, replace(line.trial, task_id=task_id))
+                write_curve(database, trial_id, line.curve)
                 num_trials += 1
                 if line.trial.state != "pending":
                     changed.add(task_id)
@@ -158,7 +190,7 @@ def _write(memory: Memory, lines: Iterable[CheckedLine]) -> ImportReport:
 
 def _content(trial: TrialRecord) -> tuple:
     # Compare text, in which true differs from 1. Times are left out: a result may have been recorded twice.
-    return rows.params_text(trial.params), trial.state, trial.score, trial.explored
+    return rows.params_text(trial.as_written), trial.state, trial.score, trial.explored
 
 
 def _title(line: CheckedLine) -> str:
@@ -176,8 +208,10 @@ def _json_object(text: str) -> Params:
     return content
 
 
-def _records(content: Params, space: SearchSpace, maximise: bool) -> tuple[TaskRecord, TrialRecord]:
-    """Return the task and the trial of one line, or raise a `ValueError` about its first mistake."""
+def _records(
+    content: Params, space: SearchSpace, maximise: bool
+) -> tuple[TaskRecord, TrialRecord, Curve, SearchSpace | None]:
+    """Return task, trial, reports and space of one line, or raise a `ValueError` about its first mistake."""
     for key in REQUIRED:
         if key not in content:
             raise ValueError(f"the key {key!r} is missing")
@@ -188,10 +222,11 @@ def _records(content: Params, space: SearchSpace, maximise: bool) -> tuple[TaskR
     if content.get("maximise", maximise) != maximise:
         words = ("maximised", "minimised") if content["maximise"] else ("minimised", "maximised")
         raise ValueError(f"this score is to be {words[0]}, but those of the memory are to be {words[1]}")
-    state = _check_one_of(content, "state", ("pending", "complete", "failed"), None)
+    state = _check_one_of(content, "state", ("pending", "complete", "failed", "stopped"), None)
     created = _time(content, "created") or utc_now()
     finished = None if state == "pending" else _time(content, "finished") or created
     budget = content.get("budget")
+    own = None if content.get("space") is None else SearchSpace.from_spec(content["space"])
     task = TaskRecord(
         id=0,
         name=task_name(content["task"]),
@@ -204,15 +239,44 @@ def _records(content: Params, space: SearchSpace, maximise: bool) -> tuple[TaskR
         id=0,
         task_id=0,
         number=whole("number", content["number"], at_least=0),
-        params=space.validate(content["params"]),
+        params=completed(space if own is None else own, content["params"]),
         state=state,
         score=_score(content["score"], state),
         explored=_check_one_of(content, "explored", (True, False), False),
         owner=None,
         created=created,
         finished=finished,
+        error=_only_if(state == "failed", content, "error", error_text),
+        estimate=_only_if(state == "stopped", content, "estimate", partial(_number, "estimate")),
     )
-    return task, trial
+    return task, trial, _curve(content.get("reports")), own
+
+
+def _only_if(is_possible: bool, content: Params, key: str, value_fn: Callable[[Any], Any]) -> Any:
+    value = content.get(key)
+    if value is not None and not is_possible:
+        raise ValueError(f"{key!r} should be null for a {content['state']} trial, but got {_short(value)}")
+    return value_fn(value)
+
+
+def _number(key: str, value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float | None):
+        raise ValueError(f"{key!r} should be a number or null, but got {_short(value)}")
+    return finite_score(value)  # an overflow such as 1e999 is infinite, hence not a score
+
+
+def _curve(reports: Any) -> Curve:
+    if not isinstance(reports, list | None):
+        raise ValueError(f"'reports' should be pairs of a step and a score, but got {_short(reports)}")
+    curve: Curve = {}
+    for pair in reports or ():
+        if not isinstance(pair, list) or len(pair) != 2:
+            raise ValueError(f"'reports' should be pairs of a step and a score, but got {_short(pair)}")
+        step = whole("step", pair[0], at_least=0)
+        if step in curve:
+            raise ValueError(f"'reports' should have each step once, but got {step} twice")
+        curve[step] = _number("reports", pair[1])
+    return curve
 
 
 def _check_one_of(content: Params, key: str, choices: tuple, default: Any) -> Any:
@@ -224,9 +288,7 @@ def _check_one_of(content: Params, key: str, choices: tuple, default: Any) -> An
 
 
 def _score(value: Any, state: str) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float | None):
-        raise ValueError(f"'score' should be a number or null, but got {_short(value)}")
-    score = finite_score(value)  # an overflow such as 1e999 is infinite, hence not a score
+    score = _number("score", value)
     if (score is None) == (state == "complete"):
         wanted = "a finite number" if state == "complete" else "null"
         raise ValueError(f"'score' of a {state} trial should be {wanted}, but got {_short(value)}")

@@ -12,42 +12,43 @@ jax's threads are not forked: start processes with multiprocessing's "spawn" met
 | pending | added and not told; its owner is working on it, or has ended and the trial can be claimed |
 | complete | told a finite score |
 | failed | told no score, NaN or an infinite score, or `MAX_CLAIMS` owners ended while they held it |
+| stopped | stopped before its end, because its reports were worse than those of other trials |
 
-`Memory` is in three modules: `reader` (reading trials), `writer` (adding and finishing trials), and this one
-(opening a file, tasks).
+`Memory` is in four modules: `reader` (reading trials), `writer` (adding and finishing trials), `tasks`
+(creating, renaming and deleting tasks), and this one (opening a file, its search spaces).
 """
 
 import json
 import os
-from contextlib import AbstractContextManager
-from dataclasses import replace
-from typing import Any, final
+import warnings
+from contextlib import AbstractContextManager, suppress
+from typing import final
 
 from jlibo.front_door import front_door
 from jlibo.printable import printable
 from jlibo.tune.memory import rows as rows
-from jlibo.tune.memory import schema as schema
+from jlibo.tune.memory import spaces as spaces
 from jlibo.tune.memory.errors import MemoryFileError as MemoryFileError
-from jlibo.tune.memory.errors import damaged
+from jlibo.tune.memory.errors import MemoryMismatch as MemoryMismatch
 from jlibo.tune.memory.file import MemoryFile
+from jlibo.tune.memory.merge import MergeReport as MergeReport
+from jlibo.tune.memory.merge import OnConflict, merge_into
 from jlibo.tune.memory.owner import new_owner as new_owner
 from jlibo.tune.memory.owner import owner_is_dead as owner_is_dead
-from jlibo.tune.memory.records import DamagedRow, Source, task_name, utc_now, whole
 from jlibo.tune.memory.records import TaskRecord as TaskRecord
 from jlibo.tune.memory.records import TrialRecord as TrialRecord
 from jlibo.tune.memory.records import TrialStateError as TrialStateError
-from jlibo.tune.memory.writer import AbstractMemoryWriter
+from jlibo.tune.memory.spaces import KnownSpace, SpaceChange
+from jlibo.tune.memory.spaces import SpaceChangedWarning as SpaceChangedWarning
+from jlibo.tune.memory.tasks import AbstractMemoryTasks
 from jlibo.tune.memory.writer import TrialGivenUpWarning as TrialGivenUpWarning
+from jlibo.tune.space.fitting import fit
 from jlibo.tune.space.space import SearchSpace
 from jlibo.version import __version__
 
 
-class MemoryMismatch(MemoryFileError):
-    """A memory has another search space or direction; the message lists the differences."""
-
-
 @final
-class Memory(AbstractMemoryWriter):
+class Memory(AbstractMemoryTasks):
     """Tasks and their trials in one SQLite file; made by `Memory.open` or `Memory.open_existing`.
 
     Each write is on the disk before its call returns. Several processes may use one file at once, and several
@@ -55,7 +56,8 @@ class Memory(AbstractMemoryWriter):
     than 30 s, moved, not writable or closed.
 
     - `path`: the path of the file; None for a memory in RAM.
-    - `space`: the search space of all trials.
+    - `space`: the search space. Trials that were written with another one are seen in this one, as far as
+      they fit.
     - `maximise`: whether a higher score is better.
 
     ```python
@@ -72,23 +74,18 @@ class Memory(AbstractMemoryWriter):
     path: str | None
     space: SearchSpace
     maximise: bool
+    _known_spaces: tuple[KnownSpace, ...]
+    _current: SearchSpace
+    """The space that was asked for last, in any process."""
 
-    def __init__(self, file: MemoryFile):
+    def __init__(self, file: MemoryFile, space: SearchSpace | None = None):
         self._file = file
-        self._known_params: dict[str, dict[str, Any]] = {}
+        self._views: dict[str, rows.View] = {}
+        self._own_space = space
+        self._checksum = ""  # of the problem as it was last read
         self.path = file.path
-        try:
-            with file.reading() as database:
-                meta = rows.read_meta(database)
-            self.space, self.maximise = rows.read_problem(meta)
-            self._meta_checksum = meta["checksum"]
-            file.set_params_fn(self._read_params)
-            file.set_begin_fn(self._read_problem_again)
-        except BaseException as error:
-            file.close()
-            if isinstance(error, DamagedRow):
-                raise damaged(file.path, str(error)) from error
-            raise
+        with self.reading():
+            pass  # reads the problem
 
     @classmethod
     @front_door
@@ -102,10 +99,16 @@ class Memory(AbstractMemoryWriter):
     ) -> "Memory":
         """Open the memory at `path`, or create one if the file is missing or empty.
 
+        An existing memory may have been used with another search space: with other ranges, scales, steps,
+        choices or conditions, with further parameters or without some. Its trials stay in the file as they
+        are. Those that fit into `space` teach: each parameter of `space` has its value there, or its
+        `default` if the trial does not have it, and values of parameters that are not in `space` are ignored.
+        A `SpaceChangedWarning` says once what changed.
+
         **Arguments:**
 
         - `path`: the path of the file; None or `":memory:"` for a memory in RAM.
-        - `space`: the search space of all trials.
+        - `space`: the search space.
         - `maximise`: whether a higher score is better.
         - `file_mode`: the permissions of a new file. By default only the user may read and write it. An
           existing file keeps its permissions, so they can be changed with `chmod`. SQLite's journal has the
@@ -117,7 +120,9 @@ class Memory(AbstractMemoryWriter):
 
         **Raises:**
 
-        - `MemoryMismatch`: the memory has another space or direction. The file is unchanged.
+        - `MemoryMismatch`: the memory has another direction; or trials with a score, but none with a
+          parameter of `space`, or none that fits, because a new parameter has no `default`. The file is
+          unchanged.
         - `MemoryFileError`: the file is not a memory, is damaged or cannot be written. It is unchanged.
         - `ValueError`: `file_mode` does not let the user read and write.
         """
@@ -127,15 +132,12 @@ class Memory(AbstractMemoryWriter):
             "jlibo": __version__,
             "deleted": "0",
         }
-        memory = cls(MemoryFile(_full_path(path), new_meta=meta, file_mode=file_mode))
-        differences = memory.differences(space=space, maximise=maximise)
-        if differences:
-            memory.close()
-            raise MemoryMismatch(
-                f"'{printable(memory.path)}' remembers another problem; ask for that one, or give another "
-                "path:\n" + "\n".join(f"  {line}" for line in differences)
-            )
-        return memory
+        file = MemoryFile(_full_path(path), new_meta=meta, file_mode=file_mode)
+        try:
+            return cls(file, space)._adopted(maximise=bool(maximise))
+        except BaseException:
+            file.close()
+            raise
 
     @classmethod
     @front_door
@@ -152,7 +154,86 @@ class Memory(AbstractMemoryWriter):
         - `MemoryFileError`: there is no file, or it is not a memory, is damaged, or cannot be written while
           `write` is True.
         """
-        return cls(MemoryFile(_full_path(path), write=write))
+        file = MemoryFile(_full_path(path), write=write)
+        try:
+            return cls(file)
+        except BaseException:
+            file.close()
+            raise
+
+    def with_space(self, space: SearchSpace, *, is_inferred: bool = False) -> "Memory":
+        """Return this memory as it is seen in another search space, as `Memory.open` does for a path.
+
+        Both share the file: closing one closes the other. The result keeps its space, whatever other
+        processes ask for.
+
+        **Arguments:**
+
+        - `space`: the search space.
+        - `is_inferred`: whether the space is not the user's own, but inferred from trials. It is then no
+          error if nothing fits, only trials that do not fit are worth a warning, and the memory keeps the
+          space that was asked for last.
+
+        **Raises:**
+
+        - `MemoryMismatch`: as in `Memory.open`.
+        """
+        if self._own_space == space:
+            return self
+        other = Memory(self._file, space)
+        if self.space == space:
+            return other
+        return other._adopted(maximise=self.maximise, is_inferred=is_inferred)
+
+    def tell_changes(self) -> None:
+        """Warn with a `SpaceChangedWarning` if trials of other search spaces were added, once."""
+        with self.reading():
+            is_news = spaces.untold(self._known_spaces, self.space) != []
+        if is_news:
+            with self.writing() as database:
+                change = spaces.adopt(database, self.space, self.path)
+            self._tell(change, "has trials of another search space")
+
+    def _adopted(self, *, maximise: bool, is_inferred: bool = False) -> "Memory":
+        """Make `space` a space of the file, say what changed, and return this memory."""
+        if maximise != self.maximise:
+            (words,) = self.differences(space=self.space, maximise=maximise)
+            raise MemoryMismatch(
+                f"'{printable(self.path)}' remembers another problem; ask for that one, or give another "
+                f"path: {words}."
+            )
+        if spaces.untold(self._known_spaces, self.space) == [] and self._current == self.space:
+            return self
+        with self.writing() as database:
+            change = spaces.adopt(database, self.space, self.path, is_inferred=is_inferred)
+        self._tell(change, "is used with another search space")
+        return self
+
+    def _tell(self, change: SpaceChange | None, words: str) -> None:
+        """Warn about a change, and record it afterwards, so that a killed process tells it again."""
+        if change is None:
+            return
+        warnings.warn(
+            f"'{printable(self.path)}' {words}:\n{change}",
+            SpaceChangedWarning,
+            stacklevel=4,
+        )
+        with self.writing() as database:
+            spaces.mark_told(database, self.space)
+
+    @property
+    def spaces(self) -> list[SearchSpace]:
+        """All search spaces that the memory was used with, oldest first."""
+        with self.reading():
+            return [known.space for known in self._known_spaces]
+
+    def is_same_file(self, other: "Memory") -> bool:
+        """Return whether both memories are in the same file, or in RAM and share it."""
+        if self._file is other._file or self.path is None or other.path is None:
+            return self._file is other._file
+        with suppress(OSError):  # a file was deleted
+            return os.path.samefile(self.path, other.path)
+        return False
 
     def close(self) -> None:
         """Close the file. The memory cannot be used afterwards; closing it again has no effect."""
@@ -165,6 +246,54 @@ class Memory(AbstractMemoryWriter):
         self.close()
 
     @front_door
+    def merge(
+        self, other: "str | os.PathLike[str] | Memory", *, on_conflict: OnConflict = "error"
+    ) -> MergeReport:
+        """Add all tasks and trials of another memory, in one transaction.
+
+        The trials are written as they are there; those of other search spaces teach as far as they fit into
+        this one. A pending trial has no owner here, so that any process may claim it. A task that both
+        memories have from a common past, as copies of one file, is joined: trials that are in both are there
+        once.
+
+        **Arguments:**
+
+        - `other`: the path of a memory, or an open one. It is not changed.
+        - `on_conflict`: what to do with another task of the same name: "error"; "join" adds its trials to the
+          task here; "rename" adds it as "name (2)"; "skip" leaves it out.
+
+        **Returns:**
+
+        A `MergeReport`: the numbers of new tasks and trials, and the names of tasks that were not added under
+        their own.
+
+        **Raises:**
+
+        - `MemoryMismatch`: the other memory has another direction, or no parameter of this one.
+        - `MemoryFileError`: the other file is not a memory or cannot be read.
+        - `ValueError`: both memories have different tasks of one name and `on_conflict` is "error"; or
+          `other` is this memory. Nothing is changed.
+
+        ```python
+        from jlibo.tune import Float, Memory, SearchSpace
+
+        laptop = Memory.open(None, space=SearchSpace(x=Float(0, 1)))
+        laptop.task("iris")
+        server = Memory.open(None, space=SearchSpace(x=Float(0, 2)))
+        server.add_finished(server.task("wine").id, [({"x": 0.5}, 1.0), ({"x": 1.5}, 2.0)])
+        report = laptop.merge(server)
+        assert (report.num_tasks, report.num_trials) == (1, 2)
+        assert [trial.fits for trial in laptop.all_trials()] == [True, False]
+        ```
+        """
+        if isinstance(other, Memory):
+            (report,) = merge_into(self, [other], on_conflict=on_conflict)
+            self.tell_changes()
+            return report
+        with Memory.open_existing(other, write=False) as opened:
+            return self.merge(opened, on_conflict=on_conflict)
+
+    @front_door
     def differences(self, *, space: SearchSpace, maximise: bool) -> list[str]:
         """Return how a space and a direction differ from the stored ones, as sentences; empty if equal."""
         sentences = space.difference(self.space, here="asked for", there="in the memory")
@@ -175,106 +304,62 @@ class Memory(AbstractMemoryWriter):
 
     @front_door
     def widen(self, space: SearchSpace) -> None:
-        """Replace the search space by one in which every stored trial is a configuration too.
+        """Replace the search space by one into which every trial that fits now still fits, without a loss.
 
-        For example, by one with further parameters that exist only for values that no trial has. Other
-        processes that have the memory open see the new space from their next call on.
+        For example, by one with a wider range, a default, or further parameters that exist only for values
+        that no trial has. Nothing is to be told then. Other processes that have asked for a space keep it.
 
         **Raises:**
 
-        - `MemoryMismatch`: a stored trial is not a configuration of `space`. Nothing is changed.
+        - `MemoryMismatch`: a trial does not fit, or has a parameter that `space` does not have. Nothing is
+          changed.
         """
         with self.writing() as database:
             for trial in rows.read_trials(database):
-                try:
-                    space.validate(trial.params)
-                except ValueError as error:
+                seen = fit(space, trial.params).params
+                if trial.fits and (seen is None or not set(trial.params) <= set(seen)):
                     raise MemoryMismatch(
                         f"'{printable(self.path)}' cannot have the new search space, because trial "
-                        f"{trial.number} of task {trial.task_id} is not in it: {printable(error)}"
-                    ) from error
-            schema.replace_space(database, json.dumps(space.spec(), allow_nan=False))
+                        f"{trial.number} of task {trial.task_id} is not in it: {printable(trial.params)}"
+                    )
+            spaces.make_current(database, space, is_told=True)
+        self._own_space = None if self._own_space is None else space
+        self._checksum = ""
         with self.reading():
             pass  # reads the space again
 
-    def _read_problem_again(self, database: rows.MemoryConnection) -> None:
-        """Read the search space again if another process has widened it."""
-        if rows.meta_checksum_of(database) != self._meta_checksum:
-            meta = rows.read_meta(database)
-            self.space, self.maximise = rows.read_problem(meta)
-            self._meta_checksum = meta["checksum"]
-            self._known_params.clear()
-
-    # --- tasks ----------------------------------------------------------------------------------------------
-
-    def task(
-        self, name: str, *, budget: int | None = None, source: Source = "tuner", seed: int = 0
-    ) -> TaskRecord:
-        """Return the task with this name, which is created if it does not exist.
-
-        **Arguments:**
-
-        - `name`: the name of the task, not empty, at most 4096 characters.
-        - `budget`: the number of trials; replaces the stored one. None keeps it.
-        - `source`: `"tuner"`, or `"added"` for results from elsewhere. An existing task keeps its source.
-        - `seed`: the seed of the task. An existing task keeps its seed.
-
-        **Returns:**
-
-        The `TaskRecord` of the task, with the fields `id`, `name`, `budget`, `source`, `seed` and `created`.
-
-        **Raises:**
-
-        - `ValueError`: an argument has the wrong type or is out of range.
-        """
-        budget = None if budget is None else whole("budget", budget, at_least=1)
-        if source not in ("tuner", "added"):
-            raise ValueError(f"`source` should be 'tuner' or 'added', but got {source!r}.")
-        new = TaskRecord(0, task_name(name), budget, source, whole("seed", seed, at_least=0), utc_now())
-        with self.reading() as database:
-            task = rows.find_task(database, name)
-        if task is not None and budget in (None, task.budget):
-            return task
-        with self.writing() as database:
-            task = rows.find_task(database, name)  # again: another process may have created it meanwhile
-            if task is None:
-                return replace(new, id=rows.insert_task(database, new))
-            rows.update_task(database, task.id, budget=budget or task.budget)
-            return replace(task, budget=budget or task.budget)
-
-    @front_door
-    def delete_task(self, name: str) -> None:
-        """Delete a task and its trials.
-
-        **Raises:**
-
-        - `TrialStateError`: there is no task with this name.
-        """
-        with self.writing() as database:
-            task = rows.find_task(database, name)
-            if task is None:
-                raise TrialStateError(f"there is no task {name!r} in the memory.")
-            rows.delete_task(database, task.id)
+    def _prepare(self, database: rows.MemoryConnection) -> None:
+        """Read rows in the space of this memory, and the problem again if another process has changed it."""
+        database.params_fn = self._view
+        if rows.meta_checksum_of(database) == self._checksum:
+            return
+        meta = rows.read_meta(database)
+        self._known_spaces = spaces.read_spaces(meta)
+        self._current, self.maximise = rows.read_problem(meta)
+        # A memory that was opened without a space has the one that was asked for last.
+        self.space = self._current if self._own_space is None else self._own_space
+        self._checksum = meta["checksum"]
+        self._views.clear()
 
     # --- transactions ---------------------------------------------------------------------------------------
 
     def reading(self) -> AbstractContextManager[rows.MemoryConnection]:
         """Return a read transaction over many rows, for use with `with`."""
-        return self._file.reading()
+        return self._file.reading(self._prepare)
 
     def writing(self) -> AbstractContextManager[rows.MemoryConnection]:
         """Return a transaction over many rows, for the import of JSON lines."""
-        return self._file.writing()
+        return self._file.writing(self._prepare)
 
-    def _read_params(self, text: str) -> dict[str, Any]:
-        """Return the parameters of a row, checked against the space. Checks are slow, so they are cached."""
-        params = self._known_params.get(text)
-        if params is None:
-            params = self.space.validate(rows.plain_params(text))
-            if len(self._known_params) >= 2**16:
-                self._known_params.clear()
-            self._known_params[text] = params
-        return dict(params)
+    def _view(self, text: str) -> rows.View:
+        """Return the parameters of a row in the space of this memory. Checks are slow, so they are cached."""
+        view = self._views.get(text)
+        if view is None:
+            view = spaces.view(self.space, self._known_spaces, rows.plain_params(text))
+            if len(self._views) >= 2**16:
+                self._views.clear()
+            self._views[text] = view
+        return view._replace(params=dict(view.params))
 
 
 def _full_path(path: str | os.PathLike[str] | None) -> str | None:

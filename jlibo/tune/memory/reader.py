@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
 from jlibo.tune.memory import changes as changes
+from jlibo.tune.memory import reports as reports
 from jlibo.tune.memory import rows as rows
 from jlibo.tune.memory.records import DamagedRow, TaskRecord, TrialRecord
 
@@ -60,6 +61,17 @@ class AbstractMemoryReader(abc.ABC):
         """Return the number of scores by task id, for the tasks that have any, except `excluding`."""
         with self.reading() as database:
             return changes.score_counts(database, excluding)
+
+    def curve(self, trial_id: int) -> dict[int, float | None]:
+        """Return the reports of a trial, by step; None for a score that was not finite."""
+        with self.reading() as database:
+            return reports.read_curves(database, "id = ?", trial_id).get(trial_id, {})
+
+    def curves(self, task_id: int | None = None) -> dict[int, dict[int, float | None]]:
+        """Return the reports by trial id, for the trials that have any: of a task, or of all tasks."""
+        where, values = ("TRUE", ()) if task_id is None else ("task_id = ?", (task_id,))
+        with self.reading() as database:
+            return reports.read_curves(database, where, *values)
 
     def all_trials(self) -> list[TrialRecord]:
         """Return the trials of all tasks, ordered by task and number."""

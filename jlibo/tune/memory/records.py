@@ -1,12 +1,13 @@
 """Records of tasks and trials as plain values, and checks of what is written to a memory. Internal."""
 
+import itertools
 import json
 import math
 import operator
 import zlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Literal, NoReturn, final
 
@@ -14,20 +15,23 @@ from jlibo.printable import printable
 
 Params = dict[str, Any]
 Source = Literal["tuner", "added"]
-State = Literal["pending", "complete", "failed"]
+State = Literal["pending", "complete", "failed", "stopped"]
 
 LARGEST = 2**63 - 1  # SQLite's integers have 64 bits
 
-# The columns that the checksum of a row covers, in this order.
+# The columns that the checksum of a row covers, in this order. Those that a later format added come last.
 TASK_CONTENT = ("name", "budget", "source", "seed", "created")
 TRIAL_CONTENT = (
     *("task_id", "number", "params", "state", "score", "explored"),
     *("owner", "claimed", "created", "finished", "claims"),
+    *("error", "stopped", "estimate"),
 )
-META_CONTENT = ("space", "maximise", "jlibo")
+REPORT_CONTENT = ("trial_id", "step", "score")
+META_CONTENT = ("space", "maximise", "jlibo", "spaces")  # the last is missing in a memory of one space
 
 
 LONGEST_NAME = 4096  # characters
+LONGEST_ERROR = 2000  # characters
 
 
 class DamagedRow(ValueError):
@@ -56,11 +60,19 @@ class TaskRecord:
 class TrialRecord:
     """A configuration of a task, and its state and score.
 
+    - `params`: the configuration in the search space of the `Memory` that read it. If the trial does not fit
+      into that space, it is the configuration as it was written.
+    - `state`: "stopped" if it was stopped early, given its reports. It has no score.
     - `score`: set only for a complete trial.
     - `explored`: whether it was a step of forced exploration.
     - `owner`: may be set only for a pending trial.
     - `created`, `finished`: times in ISO 8601, UTC. A pending trial has no `finished`.
     - `claims`: the number of owners that claimed the trial and did not release it.
+    - `error`: why it failed, if that is known.
+    - `estimate`: the score that a stopped trial would probably have had, if that is known.
+    - `fits`: whether the trial fits into the search space, so that the model can learn from it.
+    - `runnable`: whether what a process evaluates is what the file says: nothing but defaults was added.
+    - `written`: the configuration as it was written, if that was not in this search space.
     """
 
     id: int
@@ -74,17 +86,44 @@ class TrialRecord:
     created: str
     finished: str | None
     claims: int = 0
+    error: str | None = None
+    estimate: float | None = None
+    fits: bool = True
+    runnable: bool = True
+    written: Params | None = None
+
+    @property
+    def model_score(self) -> float | None:
+        """The score that the model is given: that of a complete trial, the estimate of a stopped one."""
+        return {"complete": self.score, "stopped": self.estimate}.get(self.state)
+
+    @property
+    def as_written(self) -> Params:
+        """The configuration as it was asked for, and as it is in the file."""
+        return self.params if self.written is None else self.written
+
+
+def negated(trial: TrialRecord) -> TrialRecord:
+    """Return the trial with the sign of its score changed, to combine tasks of both directions."""
+    score, estimate = (None if value is None else -value for value in (trial.score, trial.estimate))
+    return replace(trial, score=score, estimate=estimate)
 
 
 def row_checksum(content: Sequence[Any]) -> int:
-    """Return the CRC-32 of the content of a row: plain values, as SQLite returns them."""
+    """Return the CRC-32 of the content of a row: plain values, as SQLite returns them.
+
+    None at the end is left out. A row of an older format, without the last columns, keeps its checksum.
+    """
+    end = len(content)
+    while end and content[end - 1] is None:
+        end -= 1
     # `ascii` is exact and the same in every Python. What `repr` escapes depends on the version of Unicode.
-    return zlib.crc32(ascii(tuple(content)).encode())
+    return zlib.crc32(ascii(tuple(content[:end])).encode())
 
 
 def meta_checksum(meta: Mapping[str, str]) -> int:
-    """Return the CRC-32 of the entries of `meta` that never change."""
-    return row_checksum([meta.get(key) for key in META_CONTENT])
+    """Return the CRC-32 of the entries of `meta` that change only with the search space."""
+    return row_checksum([meta.get(key) for key in META_CONTENT if key != "spaces" or key in meta])
 
 
 def utc_text(moment: datetime) -> str:
@@ -175,6 +214,16 @@ def finite_score(score: Any) -> float | None:
     return number + 0.0 if math.isfinite(number) else None  # the sum turns -0.0 into 0.0, as SQLite does
 
 
+def error_text(error: Any) -> str | None:
+    """Return the text of a failure as the memory stores it: not empty, of bounded length, valid UTF-8."""
+    if error is None:
+        return None
+    if not isinstance(error, str):
+        raise ValueError(f"`error` should be a string, or None, but got {error!r}.")
+    text = error.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0").strip()
+    return f"{text[: LONGEST_ERROR - 3]}..." if len(text) > LONGEST_ERROR else text or None
+
+
 def whole(argument: str, value: Any, *, at_least: int) -> int:
     """Return `value` as an integer from `at_least` to the largest that SQLite can hold."""
     try:
@@ -186,6 +235,12 @@ def whole(argument: str, value: Any, *, at_least: int) -> int:
             f"`{argument}` should be a whole number from {at_least} to 2**63 - 1, but got {value!r}."
         )
     return number
+
+
+def free_name(name: str, taken: Container[str]) -> str:
+    """Return the name of a task, or "name (2)" and so on if it is taken."""
+    numbered = (f"{name[: LONGEST_NAME - 20]} ({number})" for number in itertools.count(2))
+    return next(one for one in itertools.chain([name], numbered) if one not in taken)
 
 
 def task_name(name: Any) -> str:

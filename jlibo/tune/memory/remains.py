@@ -19,14 +19,16 @@ from jlibo.tune.memory import schema as schema
 from jlibo.tune.memory.errors import LONGEST_TEXT, SQLITE_ERRORS, MemoryFileError
 from jlibo.tune.memory.file import connect
 from jlibo.tune.memory.records import (
+    REPORT_CONTENT,
     TASK_CONTENT,
     TRIAL_CONTENT,
     DamagedRow,
-    Params,
     TaskRecord,
     TrialRecord,
     row_checksum,
 )
+from jlibo.tune.memory.reports import Curve, checked_report
+from jlibo.tune.memory.spaces import KnownSpace, read_spaces, valid_in
 from jlibo.tune.space.space import SearchSpace
 
 _PAGE_SIZES = tuple(2**power for power in range(9, 17))
@@ -39,9 +41,11 @@ class Remains:
     """The result of one attempt to read the file."""
 
     space: SearchSpace | None
+    spaces: tuple[KnownSpace, ...]
     maximise: bool
     tasks: dict[int, TaskRecord]
     trials: list[TrialRecord]
+    curves: dict[int, Curve]
     lost: Counter[str]
     notes: list[str]
     worth: tuple[bool, int, bool]  # to compare attempts: checksums match, number of rows, space was read
@@ -65,7 +69,7 @@ def read_remains(copy: Path, space: SearchSpace | None, maximise: bool | None, *
             file.seek(0)
             file.write(_first_page(copy.with_name("page.db"), size, version, copy.stat().st_size // size))
         with contextlib.suppress(*SQLITE_ERRORS):
-            found = _read_tables(copy, version, space, maximise, verify=verify)
+            found = _read_tables(copy, version, space, maximise, verify=verify, is_page_new=True)
             if best is None or found.worth > best.worth:
                 best = found
             if best.worth[0]:  # checksums match: this is the right page size and format
@@ -110,22 +114,31 @@ def _first_page(scratch: Path, size: int, version: int, num_pages: int) -> bytes
 
 
 def _read_tables(
-    copy: Path, version: int, space: SearchSpace | None, maximise: bool | None, *, verify: bool
+    copy: Path,
+    version: int,
+    space: SearchSpace | None,
+    maximise: bool | None,
+    *,
+    verify: bool,
+    is_page_new: bool = False,
 ) -> Remains:
     lost: Counter[str] = Counter()
     notes: list[str] = []
     with _reading(copy) as database:
         own = _read_problem(database, version, verify=verify)
+        known: tuple[KnownSpace, ...] = ()
         if own is not None:
-            space, maximise = own
+            space, known, maximise = own
         elif space is not None:
             notes.append("the search space cannot be read, so the one that was given is used")
     task_rows = _rows(copy, "tasks", TASK_CONTENT, version, lost, notes)
     trial_rows = _rows(copy, "trials", TRIAL_CONTENT, version, lost, notes)
+    report_rows = _report_rows(copy, version, lost, notes, is_page_new=is_page_new)
+    spaces = [one.space for one in known] if known or space is None else [space]
 
-    def params_fn(text: str) -> Params:
+    def params_fn(text: str) -> rows.View:
         params = rows.plain_params(text)
-        return params if space is None else space.validate(params)
+        return rows.View(valid_in(spaces, params) if spaces else params)
 
     tasks: dict[int, TaskRecord] = {}
     for row in task_rows:
@@ -139,9 +152,16 @@ def _read_tables(
             trials.append(rows.checked_trial(params_fn, *row, verify=verify))
         except DamagedRow as error:
             lost[f"trial: {_reason(error)}"] += 1
+    curves: dict[int, Curve] = {}
+    for row in report_rows:
+        try:
+            trial_id, step, score = checked_report(*row, verify=verify)
+            curves.setdefault(trial_id, {})[step] = score
+        except DamagedRow as error:
+            lost[f"report: {_reason(error)}"] += 1
     num_matching = sum(row[-1] == row_checksum(row[1:-1]) for row in (*task_rows, *trial_rows))
     worth = (version > 1 and num_matching > 0, len(tasks) + len(trials), own is not None)
-    return Remains(space, maximise is not False, tasks, trials, lost, notes, worth)
+    return Remains(space, known, maximise is not False, tasks, trials, curves, lost, notes, worth)
 
 
 def _reason(error: DamagedRow) -> str:
@@ -150,12 +170,14 @@ def _reason(error: DamagedRow) -> str:
 
 def _read_problem(
     database: rows.MemoryConnection, version: int, *, verify: bool
-) -> tuple[SearchSpace, bool] | None:
+) -> tuple[SearchSpace, tuple[KnownSpace, ...], bool] | None:
     try:
         if verify and version > 1:
-            return rows.read_problem(rows.read_meta(database))
-        pairs = database.execute("SELECT key, value FROM meta NOT INDEXED LIMIT 100").fetchall()
-        return rows.read_problem(dict(pairs))
+            meta = rows.read_meta(database)
+        else:
+            meta = dict(database.execute("SELECT key, value FROM meta NOT INDEXED LIMIT 100").fetchall())
+        space, maximise = rows.read_problem(meta)
+        return space, read_spaces(meta), maximise
     except (DamagedRow, *SQLITE_ERRORS):
         return None
 
@@ -173,8 +195,7 @@ def _rows(
     copy: Path, table: str, content: tuple[str, ...], version: int, lost: Counter[str], notes: list[str]
 ) -> list[tuple[Any, ...]]:
     """Return the readable rows of a table: id, content and checksum."""
-    there = [column for column in content if version > 1 or column != "claims"]
-    columns = f"id, {', '.join(there)}{', checksum' if version > 1 else ''}"
+    columns = _columns(content, version)
     with _reading(copy) as database:
         found, is_damaged = _scan(database, table, columns, copy.stat().st_size)
         listed = None
@@ -185,22 +206,41 @@ def _rows(
         for row in _rows_of_lost_pages(copy, table, columns):
             # Pages that are no longer in use may hold deleted rows. The index lists the ids that exist.
             is_missing = row[0] not in found and (listed is None or row[0] in listed)
-            if is_missing and _is_of(table, _completed(table, row, version)):
+            if is_missing and _is_of(table, _completed(content, row, version)):
                 found[row[0]] = row
         missing = 0 if listed is None else len(listed - set(found))
         if missing:
             lost[f"{table[:-1]}: its page cannot be read"] += missing
         if listed is None:
             notes.append(f"a page of the {table} cannot be read, so there may have been more of them")
-    return [_completed(table, row, version) for row in found.values()]
+    return [_completed(content, row, version) for row in found.values()]
 
 
-def _completed(table: str, row: tuple[Any, ...], version: int) -> tuple[Any, ...]:
-    """Return a row with all columns of format 2; format 1 has neither claims nor checksums."""
-    if version > 1:
-        return row
-    content = (*row[1:], 0) if table == "trials" else row[1:]
-    return row[0], *content, row_checksum(content)
+def _report_rows(
+    copy: Path, version: int, lost: Counter[str], notes: list[str], *, is_page_new: bool
+) -> list[tuple[Any, ...]]:
+    """Return the readable reports: id, content and checksum.
+
+    A migration creates the table, so its root page is not known if page 1 is new. All pages are then searched
+    for reports.
+    """
+    if "reports" not in schema.TABLES[version]:
+        return []
+    if not is_page_new:
+        return _rows(copy, "reports", REPORT_CONTENT, version, lost, notes)
+    rows_there = _rows_of_lost_pages(copy, "reports", _columns(REPORT_CONTENT, version))
+    return list({row[0]: row for row in rows_there if _is_of("reports", row)}.values())
+
+
+def _columns(content: tuple[str, ...], version: int) -> str:
+    return f"id, {', '.join(schema.columns_of(version, content))}{', checksum' if version > 1 else ''}"
+
+
+def _completed(content: tuple[str, ...], row: tuple[Any, ...], version: int) -> tuple[Any, ...]:
+    """Return a row with all columns of the newest format; format 1 has neither claims nor checksums."""
+    there = dict(zip(schema.columns_of(version, content), row[1:], strict=False))
+    full = [there.get(column, 0 if column == "claims" else None) for column in content]
+    return row[0], *full, row[-1] if version > 1 else row_checksum(full)
 
 
 def _is_of(table: str, row: tuple[Any, ...]) -> bool:
@@ -208,8 +248,10 @@ def _is_of(table: str, row: tuple[Any, ...]) -> bool:
     try:
         if table == "tasks":
             rows.checked_task(*row)
+        elif table == "trials":
+            rows.checked_trial(rows.plain_view, *row)
         else:
-            rows.checked_trial(rows.plain_params, *row)
+            checked_report(*row)
     except DamagedRow:
         return False
     return True

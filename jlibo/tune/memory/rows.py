@@ -4,7 +4,8 @@ import json
 import math
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, final
+from dataclasses import replace
+from typing import Any, NamedTuple, final
 
 from jlibo.printable import printable
 from jlibo.tune.memory.records import (
@@ -49,10 +50,25 @@ def plain_params(text: str) -> Params:
 
 
 @final
+class View(NamedTuple):
+    """The parameters of a row in some search space; see the fields of `TrialRecord`."""
+
+    params: Params
+    fits: bool = True
+    runnable: bool = True
+    written: Params | None = None
+
+
+def plain_view(text: str) -> View:
+    """Return the parameters of a row as they are written."""
+    return View(plain_params(text))
+
+
+@final
 class MemoryConnection(sqlite3.Connection):
     """A connection to a memory; `params_fn` parses and checks the parameters of its trials."""
 
-    params_fn: Callable[[str], Params] = staticmethod(plain_params)
+    params_fn: Callable[[str], View] = staticmethod(plain_view)
 
 
 def params_text(params: Params) -> str:
@@ -62,7 +78,7 @@ def params_text(params: Params) -> str:
 
 def read_meta(database: sqlite3.Connection) -> dict[str, str]:
     meta = dict(database.execute("SELECT key, value FROM meta LIMIT 100").fetchall())
-    missing = [key for key in (*META_CONTENT, "deleted", "checksum") if key not in meta]
+    missing = [key for key in (*META_CONTENT[:-1], "deleted", "checksum") if key not in meta]
     if missing:
         raise DamagedRow(f"the entry '{missing[0]}' of its problem is missing")
     if meta["checksum"] != str(meta_checksum(meta)):
@@ -110,7 +126,7 @@ def find_task(database: sqlite3.Connection, name: str) -> TaskRecord | None:
 def insert_task(database: sqlite3.Connection, task: TaskRecord) -> int:
     """Insert a new task and return its id, which the database assigns."""
     content = (task.name, task.budget, task.source, task.seed, task.created)
-    return _insert(database, "tasks", TASK_CONTENT, content)
+    return insert_row(database, "tasks", TASK_CONTENT, content)
 
 
 def delete_task(database: sqlite3.Connection, task_id: int) -> None:
@@ -146,22 +162,42 @@ def read_trial(database: MemoryConnection, trial_id: int) -> TrialRecord:
 
 def insert_trial(database: sqlite3.Connection, trial: TrialRecord) -> int:
     """Insert a new trial and return its id, which the database assigns. An owner counts as a first claim."""
-    score = None if trial.score is None else trial.score + 0.0  # SQLite stores -0.0 as 0.0
     content = (
-        *(trial.task_id, trial.number, params_text(trial.params), trial.state, score),
+        *(trial.task_id, trial.number, params_text(trial.as_written), *_state_columns(trial)),
         *(int(trial.explored), trial.owner, trial.created if trial.owner else None, trial.created),
-        *(trial.finished, int(trial.owner is not None)),
+        *(trial.finished, int(trial.owner is not None), *_outcome_columns(trial)),
     )
-    return _insert(database, "trials", TRIAL_CONTENT, content)
+    return insert_row(database, "trials", TRIAL_CONTENT, content)
 
 
-def finish_trial(
-    database: sqlite3.Connection, trial: TrialRecord, score: float | None, finished: str
-) -> None:
-    """Mark a pending trial as complete, or as failed if there is no score."""
-    state = "failed" if score is None else "complete"
-    _update_trial(database, trial.id, state=state, score=score, finished=finished, owner=None, claimed=None)
+def finish_trial(database: sqlite3.Connection, trial: TrialRecord, finished: str) -> None:
+    """Write how a pending trial ended: `trial` has its final state, and its score, error or estimate."""
+    state, score = _state_columns(trial)
+    error, stopped, estimate = _outcome_columns(trial)
+    changes = dict(state=state, score=score, error=error, stopped=stopped, estimate=estimate)
+    _update_trial(database, trial.id, finished=finished, owner=None, claimed=None, **changes)
     note_change(database, trial.task_id)
+
+
+def ended(trial: TrialRecord, score: float | None, *, error: str | None = None) -> TrialRecord:
+    """Return a pending trial as a complete one, or as a failed one if there is no score."""
+    if score is None:
+        return replace(trial, state="failed", error=error)
+    return replace(trial, state="complete", score=score)
+
+
+def _state_columns(trial: TrialRecord) -> tuple[str, float | None]:
+    state = "failed" if trial.state == "stopped" else trial.state
+    return state, real(trial.score)
+
+
+def _outcome_columns(trial: TrialRecord) -> tuple[str | None, int | None, float | None]:
+    return trial.error, 1 if trial.state == "stopped" else None, real(trial.estimate)
+
+
+def real(number: float | None) -> float | None:
+    """Return a number as SQLite stores it: -0.0 as 0.0."""
+    return None if number is None else number + 0.0
 
 
 def claimable(
@@ -202,19 +238,29 @@ def is_one_of(ids: Sequence[int]) -> str:
 def change_owner(database: MemoryConnection, trial_id: int, *, old: str | None, new: str, since: str) -> bool:
     """Move a pending trial from `old` to `new`; return False if it is no longer pending or held by `old`.
 
-    This counts as one more claim.
+    False also if it is not a configuration of the search space. This counts as one more claim.
     """
     for trial in read_trials(database, "id = ? AND state = 'pending' AND owner IS ?", trial_id, old):
+        if not trial.runnable:
+            return False
         _update_trial(database, trial_id, owner=new, claimed=since, claims=trial.claims + 1)
         return True
     return False
 
 
-def release(database: MemoryConnection, owner: str) -> int:
-    """Release all trials of `owner` and return their number. A released claim does not count."""
-    held = read_trials(database, "owner = ?", owner)
+def release(
+    database: MemoryConnection, owner: str, among: Sequence[int] | None = None, *, counts: bool = False
+) -> int:
+    """Release the trials of `owner` (of these ids, if given) and return their number.
+
+    `counts`: whether the claims count, as those of an owner that ended do.
+    """
+    held = [
+        trial for trial in read_trials(database, "owner = ?", owner) if among is None or trial.id in among
+    ]
     for trial in held:
-        _update_trial(database, trial.id, owner=None, claimed=None, claims=max(trial.claims - 1, 0))
+        claims = trial.claims if counts else max(trial.claims - 1, 0)
+        _update_trial(database, trial.id, owner=None, claimed=None, claims=claims)
     return len(held)
 
 
@@ -246,11 +292,12 @@ def checked_task(
 
 
 def checked_trial(
-    params_fn: Callable[[str], Params], id: Any, *columns: Any, verify: bool = True
+    params_fn: Callable[[str], View], id: Any, *columns: Any, verify: bool = True
 ) -> TrialRecord:
     """Return the record of a row of `trials`, or raise a `DamagedRow`; `params_fn` parses its parameters."""
     *content, checksum = columns
-    task_id, number, params, state, score, explored, owner, claimed, created, finished, claims = content
+    task_id, number, params, state, score, explored, owner, claimed, created, finished, claims = content[:11]
+    error, stopped, estimate = content[11:]
     try:
         if verify and checksum != row_checksum(content):
             raise ValueError("its checksum does not match")
@@ -260,6 +307,12 @@ def checked_trial(
             raise ValueError("its state is not known")
         if (state == "complete") != (type(score) is float and math.isfinite(score)):
             raise ValueError(f"its score does not fit the state '{state}'")
+        if type(error) not in (str, type(None)) or (state != "failed" and (error, stopped) != (None, None)):
+            raise ValueError(f"its text or its mark of a failure does not fit the state '{state}'")
+        if stopped not in (None, 1) or not (
+            estimate is None or (stopped and type(estimate) is float and math.isfinite(estimate))
+        ):
+            raise ValueError("its estimate or its mark of a stopped trial is not valid")
         if type(owner) not in (str, type(None)) or (owner is not None and state != "pending"):
             raise ValueError("it has an owner that it cannot have")
         times = [
@@ -271,26 +324,33 @@ def checked_trial(
             raise ValueError("a time cannot be read")
         if type(params) is not str:
             raise ValueError("its parameters are not text")
+        view = params_fn(params)
         return TrialRecord(
             id=id,
             task_id=task_id,
             number=number,
-            params=params_fn(params),
-            state=state,
+            params=view.params,
+            state="stopped" if stopped else state,
             score=score,
             explored=bool(explored),
             owner=owner,
             created=created,
             finished=finished,
             claims=claims,
+            error=error,
+            estimate=estimate,
+            fits=view.fits,
+            runnable=view.runnable,
+            written=view.written,
         )
-    except (ValueError, RecursionError) as error:
-        raise DamagedRow(f"trial {id}: {printable(error, max_length=200)}") from error
+    except (ValueError, RecursionError) as problem:
+        raise DamagedRow(f"trial {id}: {printable(problem, max_length=200)}") from problem
 
 
-def _insert(
+def insert_row(
     database: sqlite3.Connection, table: str, columns: tuple[str, ...], content: tuple[Any, ...]
 ) -> int:
+    """Insert a row with its checksum and return its id."""
     marks = ", ".join("?" * (len(columns) + 1))
     statement = f"INSERT INTO {table} ({', '.join(columns)}, checksum) VALUES ({marks})"
     cursor = database.execute(statement, (*content, row_checksum(content)))

@@ -5,27 +5,24 @@ disk.
 """
 
 import contextlib
-import itertools
 import os
 import shutil
-import tempfile
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
 
 from jlibo.printable import printable
 from jlibo.tune.memory import rows as rows
+from jlibo.tune.memory.draft import check_new, draft_folder, publish
 from jlibo.tune.memory.errors import SQLITE_ERRORS, MemoryFileError
 from jlibo.tune.memory.file import LOCK, connect
 from jlibo.tune.memory.memory import Memory
-from jlibo.tune.memory.owner import new_owner, owner_is_dead
-from jlibo.tune.memory.records import TaskRecord, utc_now
+from jlibo.tune.memory.records import TaskRecord, free_name, utc_now
 from jlibo.tune.memory.remains import Remains, read_remains
+from jlibo.tune.memory.reports import write_curve
+from jlibo.tune.memory.spaces import write_spaces
 from jlibo.tune.space.space import SearchSpace
-
-_DRAFTS = ".salvage~"
 
 
 @final
@@ -80,10 +77,9 @@ def salvage(
     source, target = Path(path), Path(new)
     if not source.is_file():
         raise MemoryFileError(f"there is no file at '{printable(source)}': give the path of a memory.")
-    if os.path.lexists(target):
-        raise MemoryFileError(f"'{printable(target)}' is there already: give the path of a new file.")
+    check_new(target)
     try:
-        with _draft_folder(target) as folder:
+        with draft_folder(target) as folder:
             copy = folder / "copy.db"
             _copy(source, copy)
             found = read_remains(copy, space, maximise, verify=verify)
@@ -94,7 +90,7 @@ def salvage(
                 )
             draft = folder / "new.db"
             report = _write(draft, found)
-            _publish(draft, target)
+            publish(draft, target)
     except OSError as error:
         raise MemoryFileError(
             f"cannot write '{printable(target)}' or read '{printable(source)}' "
@@ -104,21 +100,6 @@ def salvage(
 
 
 # --- files --------------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def _draft_folder(target: Path) -> Iterator[Path]:
-    """Yield a temporary folder next to the target; folders left by killed processes are removed."""
-    prefix = f".{target.name}{_DRAFTS}"
-    parent = target.parent
-    with contextlib.suppress(OSError):
-        for left in [entry for entry in os.scandir(parent) if entry.name.startswith(prefix)]:
-            owner, _, _ = left.name.removeprefix(prefix).rpartition("~")
-            if owner_is_dead(owner.replace("~", ":"), 0.0):
-                shutil.rmtree(left.path, ignore_errors=True)
-    owner = new_owner().replace(":", "~")
-    with tempfile.TemporaryDirectory(dir=parent, prefix=f"{prefix}{owner}~") as folder:
-        yield Path(folder)
 
 
 def _copy(source: Path, copy: Path) -> None:
@@ -138,24 +119,6 @@ def _copy(source: Path, copy: Path) -> None:
                 shutil.copyfile(f"{os.path.realpath(source)}{end}", f"{copy}{end}")
 
 
-def _publish(draft: Path, target: Path) -> None:
-    """Give a finished file its name, unless that name is taken by now."""
-    try:
-        os.link(draft, target)
-    except FileExistsError:
-        raise MemoryFileError(f"'{printable(target)}' is there already: give another path.") from None
-    except OSError:  # a file system without links
-        if os.path.lexists(target):
-            raise MemoryFileError(f"'{printable(target)}' is there already: give another path.") from None
-        os.rename(draft, target)
-    with contextlib.suppress(OSError):  # not every system can open a folder
-        handle = os.open(target.parent, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-
-
 # --- writing ------------------------------------------------------------------------------------------------
 
 
@@ -173,12 +136,12 @@ def _write(draft: Path, found: Remains) -> SalvageReport:
         Memory.open(draft, space=found.space, maximise=found.maximise) as memory,
         memory.writing() as database,
     ):
+        if len(found.spaces) > 1:
+            write_spaces(database, found.spaces, found.space)
         ids: dict[int, int] = {}
         names: set[str] = set()
         for task in sorted(tasks.values(), key=lambda task: task.id):
-            name, attempt = task.name, itertools.count(2)
-            while name in names:
-                name = f"{task.name} ({next(attempt)})"
+            name = free_name(task.name, names)
             names.add(name)
             ids[task.id] = rows.insert_task(database, replace(task, name=name))
         seen: set[tuple[int, int]] = set()
@@ -188,7 +151,8 @@ def _write(draft: Path, found: Remains) -> SalvageReport:
                 lost["trial: another one has its number"] += 1
                 continue
             seen.add((trial.task_id, trial.number))
-            rows.insert_trial(database, replace(trial, task_id=ids[trial.task_id], owner=None))
+            trial_id = rows.insert_trial(database, replace(trial, task_id=ids[trial.task_id], owner=None))
+            write_curve(database, trial_id, found.curves.get(trial.id, {}))
             num_trials += 1
             if trial.state != "pending":
                 changed.add(ids[trial.task_id])

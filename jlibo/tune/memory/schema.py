@@ -7,14 +7,14 @@ purpose can write a matching one.
 
 import re
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from jlibo.printable import printable
 from jlibo.tune.memory import records as records
 from jlibo.tune.memory.errors import MemoryFileError, damaged, not_ours, place_of
 
 APPLICATION_ID = 0x6A6C6962  # "jlib"; in the header of the file, where `file(1)` finds it too
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 # CHECK constraints and not STRICT tables check the types: SQLite before 3.37 cannot read a file with a STRICT
 # table, and a memory may move between machines. AUTOINCREMENT ensures that the id of a deleted trial is never
@@ -51,17 +51,42 @@ _TRIALS = """CREATE TABLE trials (
 )"""
 _CLAIMS = "claims INTEGER NOT NULL DEFAULT 0 CHECK (typeof(claims) = 'integer' AND claims >= 0)"
 _CHECKSUM = "checksum INTEGER NOT NULL DEFAULT 0 CHECK (typeof(checksum) = 'integer')"
+# ALTER TABLE cannot change the CHECK on states. The row of a stopped trial is therefore that of a failed one,
+# with `stopped`.
+_OUTCOME = (
+    "error TEXT CHECK (typeof(error) IN ('text', 'null'))",
+    "stopped INTEGER CHECK (stopped IS NULL OR (stopped = 1 AND state = 'failed'))",
+    "estimate REAL CHECK (typeof(estimate) IN ('real', 'null') AND abs(estimate) <= 1.7976931348623157e308)",
+)
+_REPORTS = f"""CREATE TABLE reports (
+    id INTEGER PRIMARY KEY,
+    trial_id INTEGER NOT NULL REFERENCES trials (id) ON DELETE CASCADE,
+    step INTEGER NOT NULL CHECK (typeof(step) = 'integer' AND step >= 0),
+    score REAL CHECK (typeof(score) IN ('real', 'null') AND abs(score) <= 1.7976931348623157e308),
+    {_CHECKSUM},
+    UNIQUE (trial_id, step)
+)"""
 
-# The tables of each version that this jlibo reads. Version 2 has its new columns where ALTER TABLE puts them,
-# so that a migrated file and a new one have the same schema.
+# The tables of each version that this jlibo reads. New columns are where ALTER TABLE puts them, so that a
+# migrated file and a new one have the same schema.
+_TASKS_2 = _TASKS.format(added=f", {_CHECKSUM}")
 TABLES: dict[int, dict[str, str]] = {
     1: {"meta": _META, "tasks": _TASKS.format(added=""), "trials": _TRIALS.format(added="")},
-    2: {
+    2: {"meta": _META, "tasks": _TASKS_2, "trials": _TRIALS.format(added=f" {_CLAIMS}, {_CHECKSUM},")},
+    3: {
         "meta": _META,
-        "tasks": _TASKS.format(added=f", {_CHECKSUM}"),
-        "trials": _TRIALS.format(added=f" {_CLAIMS}, {_CHECKSUM},"),
+        "tasks": _TASKS_2,
+        "trials": _TRIALS.format(added=f" {', '.join((_CLAIMS, _CHECKSUM, *_OUTCOME))},"),
+        "reports": _REPORTS,
     },
 }
+SINCE = {"claims": 2, "error": 3, "stopped": 3, "estimate": 3}
+"""The version that added a column, for the columns with content that version 1 does not have."""
+
+
+def columns_of(version: int, content: Sequence[str]) -> list[str]:
+    """Return those columns that a version has; `content` is one of those of `records`."""
+    return [column for column in content if SINCE.get(column, 1) <= version]
 
 
 def seal_meta(database: sqlite3.Connection) -> None:
@@ -71,9 +96,10 @@ def seal_meta(database: sqlite3.Connection) -> None:
     database.execute("INSERT OR REPLACE INTO meta (key, value) VALUES ('checksum', ?)", (value,))
 
 
-def replace_space(database: sqlite3.Connection, space: str) -> None:
-    """Write another search space, as JSON. The caller has checked that all trials are in it."""
-    database.execute("UPDATE meta SET value = ? WHERE key = 'space'", (space,))
+def replace_problem(database: sqlite3.Connection, *, space: str, spaces: str) -> None:
+    """Write the search space, and the list of all of them, as JSON; see `jlibo.tune.memory.spaces`."""
+    pairs = [("space", space), ("spaces", spaces)]
+    database.executemany("INSERT OR REPLACE INTO meta (key, value) VALUES (?, ?)", pairs)
     seal_meta(database)
 
 
@@ -83,15 +109,23 @@ def _from_1_to_2(database: sqlite3.Connection) -> None:
     database.execute(f"ALTER TABLE trials ADD COLUMN {_CLAIMS}")
     database.execute(f"ALTER TABLE trials ADD COLUMN {_CHECKSUM}")
     database.execute("UPDATE trials SET claims = 1 WHERE owner IS NOT NULL")
-    for table, columns in (("tasks", records.TASK_CONTENT), ("trials", records.TRIAL_CONTENT)):
+    for table, content in (("tasks", records.TASK_CONTENT), ("trials", records.TRIAL_CONTENT)):
+        columns = columns_of(2, content)
         found = database.execute(f"SELECT id, {', '.join(columns)} FROM {table}").fetchall()
         sums = [(records.row_checksum(content), row_id) for row_id, *content in found]
         database.executemany(f"UPDATE {table} SET checksum = ? WHERE id = ?", sums)
     seal_meta(database)
 
 
+def _from_2_to_3(database: sqlite3.Connection) -> None:
+    """Add the text of failures, stopped trials and reports. No row changes, and so no checksum."""
+    for column in _OUTCOME:
+        database.execute(f"ALTER TABLE trials ADD COLUMN {column}")
+    database.execute(_REPORTS)
+
+
 # The function that migrates each version to the next, inside the transaction that sets the version.
-MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {1: _from_1_to_2}
+MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {1: _from_1_to_2, 2: _from_2_to_3}
 
 
 def problem_of(database: sqlite3.Connection, version: int) -> str | None:
@@ -134,7 +168,8 @@ def check_content(database: sqlite3.Connection, path: str | None) -> None:
         raise damaged(path, printable(problem.replace("\n", " "), max_length=200))
     orphan = database.execute("PRAGMA foreign_key_check").fetchone()
     if orphan is not None:
-        raise damaged(path, f"trial {orphan[1]}: its task is missing")
+        table, row_id, parent, _ = orphan
+        raise damaged(path, f"{table[:-1]} {row_id}: its {parent[:-1]} is missing")
 
 
 def check_format(database: sqlite3.Connection, path: str | None) -> int | None:

@@ -27,12 +27,15 @@ from typing import Any, NamedTuple, final
 from jlibo.checks import did_you_mean, fail
 from jlibo.printable import printable
 from jlibo.tune.memory.records import finite_score, task_name
+from jlibo.tune.space.fitting import completed
 from jlibo.tune.space.parameters import Categorical, Parameter
 from jlibo.tune.space.space import SearchSpace
 
 SCORE, TASK, NUMBER, STATE, EXPLORED = "score", "task", "number", "state", "explored"
-IGNORED = (NUMBER, STATE, EXPLORED)
-"""Columns that `to_dataframe` writes and that are not read. A row whose state is "pending" is skipped."""
+ERROR, FITS = "error", "fits"
+IGNORED = (NUMBER, STATE, EXPLORED, ERROR, FITS)
+"""Columns that `to_dataframe` writes and that are not read. A row whose state is "pending" or "stopped", or
+that does not fit into the search space, is skipped."""
 NOTHING = {"", "na", "n/a", "nan", "null", "none", "<na>", "nat"}
 """Texts that mean that there is no value, in lower case."""
 Table = Any
@@ -78,7 +81,8 @@ def read_results(
 ) -> list[Result]:
     """Return the rows of a table as configurations of a space, in plain Python values, with their scores.
 
-    A column of a parameter with a condition may be missing if the parameter is off in every row.
+    A column of a parameter with a condition may be missing if the parameter is off in every row, and one of a
+    parameter with a default if it has the default in every row.
 
     **Arguments:**
 
@@ -103,7 +107,9 @@ def read_results(
     for number, cells in enumerate(table.rows):
         row = dict(zip(table.columns, cells, strict=True))
         try:
-            if STATE not in space and row.get(STATE) == "pending":
+            if STATE not in space and row.get(STATE) in ("pending", "stopped"):
+                continue
+            if FITS not in space and str(row.get(FITS)) == "False":
                 continue
             value = None if score is None else _score(row.get(score, _ABSENT), score)
             name = None if task is None else _task(row.get(task, _ABSENT), task)
@@ -190,7 +196,8 @@ def _check_columns(space: SearchSpace, columns: Sequence[Any], own: Sequence[str
             missing = [one for one in known if one not in columns] or known
             fail(argument, expected, f"the unknown column {name!r}{did_you_mean(name, missing)}")
     for name in known:
-        if name not in columns and (name in own or space[name].when is None):
+        is_needed = name in own or (space[name].when is None and not space[name].has_default)
+        if name not in columns and is_needed:
             fail(argument, expected, f"no column {name!r}{did_you_mean(name, set(columns) - set(known))}")
 
 
@@ -207,7 +214,7 @@ def _params(space: SearchSpace, row: Mapping[str, Any], is_text: bool) -> dict[s
             params[name] = value
         elif name in row and _empty_choice(space[name]) is not _NONE and name in space.active_names(params):
             params[name] = _empty_choice(space[name])
-    return space.validate(params)
+    return completed(space, params)
 
 
 def _value(parameter: Parameter, name: str, cell: Any, is_text: bool) -> Any:

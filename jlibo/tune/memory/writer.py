@@ -2,6 +2,7 @@
 
 import abc
 import itertools
+import logging
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -10,18 +11,23 @@ from typing import Any
 
 from jlibo.tune.memory import changes as changes
 from jlibo.tune.memory import finished as finished_trials
+from jlibo.tune.memory import reports as reports
 from jlibo.tune.memory import rows as rows
 from jlibo.tune.memory.owner import owner_is_dead
 from jlibo.tune.memory.reader import AbstractMemoryReader
 from jlibo.tune.memory.records import (
     TrialRecord,
     TrialStateError,
+    error_text,
     finite_score,
     pending_trial,
     seconds_since,
     utc_now,
+    whole,
 )
 from jlibo.tune.space.space import SearchSpace
+
+logger = logging.getLogger(__name__)
 
 MAX_CLAIMS = 3
 """A pending trial is marked as failed once this many owners ended without finishing or releasing it."""
@@ -129,6 +135,8 @@ class AbstractMemoryWriter(AbstractMemoryReader):
     ) -> TrialRecord | None:
         """Claim the first pending trial that has no owner or whose owner is dead.
 
+        A trial that is not a configuration of the search space of this memory is left to others.
+
         A trial that `MAX_CLAIMS` (3) dead owners have held is not claimed again. It is marked as failed, with
         a `TrialGivenUpWarning`.
 
@@ -154,23 +162,38 @@ class AbstractMemoryWriter(AbstractMemoryReader):
                     continue
                 trial = rows.read_trial(database, trial_id)
                 if trial.claims <= MAX_CLAIMS:
+                    if holder is not None:
+                        logger.info("trial %d of task %d: its owner has ended", trial.number, task_id)
                     return trial
-                rows.finish_trial(database, trial, None, utc_now())
+                reason = f"{MAX_CLAIMS} processes ended while they worked on it"
+                rows.finish_trial(database, rows.ended(trial, None, error=reason), utc_now())
                 (task,) = (task for task in rows.read_tasks(database) if task.id == task_id)
             warnings.warn(
                 f"trial {trial.number} of task {task.name!r} is given up and marked as failed: "
-                f"{MAX_CLAIMS} processes ended while they worked on it. Its parameters: {trial.params}.",
+                f"{reason}. Its parameters: {trial.params}.",
                 TrialGivenUpWarning,
                 stacklevel=2,
             )
         return None
 
-    def release(self, owner: str) -> int:
-        """Release all pending trials of `owner`, so that others can claim them; return their number."""
-        with self.writing() as database:
-            return rows.release(database, owner)
+    def release(self, owner: str, among: Sequence[int] | None = None, *, counts: bool = False) -> int:
+        """Release pending trials of `owner`, so that others can claim them.
 
-    def tell(self, trial_id: int, score: float | None) -> TrialRecord:
+        **Arguments:**
+
+        - `owner`: the owner token.
+        - `among`: the ids of the trials to release; None for all of the owner.
+        - `counts`: whether this is one of the `MAX_CLAIMS` claims that ended without a result, as if the
+          owner had ended.
+
+        **Returns:**
+
+        The number of released trials.
+        """
+        with self.writing() as database:
+            return rows.release(database, owner, among, counts=counts)
+
+    def tell(self, trial_id: int, score: float | None, *, error: str | None = None) -> TrialRecord:
         """Finish a trial: as complete with a finite score, as failed with None, NaN or an infinite score.
 
         Telling a finished trial the same score again has no effect.
@@ -179,6 +202,7 @@ class AbstractMemoryWriter(AbstractMemoryReader):
 
         - `trial_id`: the id of the trial.
         - `score`: the score; None, NaN or infinite if the trial failed.
+        - `error`: why it failed. Ignored if it did not.
 
         **Returns:**
 
@@ -189,20 +213,69 @@ class AbstractMemoryWriter(AbstractMemoryReader):
         - `TrialStateError`: there is no such trial, or it has finished with another result.
         - `ValueError`: `score` is not a number.
         """
-        score = finite_score(score)
-        with self.writing() as database:
-            trial = rows.read_trial(database, trial_id)
-            if trial.state == "pending":
-                rows.finish_trial(database, trial, score, utc_now())
-                return rows.read_trial(database, trial_id)
-        if trial.score != score:
-            had = "has failed" if trial.score is None else f"has the score {trial.score!r}"
+        score, error = finite_score(score), error_text(error)
+        trial = self._finish(trial_id, lambda trial: rows.ended(trial, score, error=error))
+        if trial.state == "stopped" or trial.score != score:
             told = "that it failed" if score is None else f"the score {score!r}"
-            raise TrialStateError(
-                f"trial {trial.number} (id {trial.id}) {had} already, so it cannot be told {told}."
-            )
+            raise _finished_already(trial, f"be told {told}")
         return trial
 
-    def fail(self, trial_id: int) -> TrialRecord:
-        """Finish a trial as failed; the same as `tell(trial_id, None)`."""
-        return self.tell(trial_id, None)
+    def fail(self, trial_id: int, error: str | None = None) -> TrialRecord:
+        """Finish a trial as failed; the same as `tell(trial_id, None, error=error)`."""
+        return self.tell(trial_id, None, error=error)
+
+    def stop(self, trial_id: int, estimate: float | None) -> TrialRecord:
+        """Finish a trial as stopped: its reports say that it is not worth going on.
+
+        Stopping a stopped trial has no effect.
+
+        **Arguments:**
+
+        - `trial_id`: the id of the trial.
+        - `estimate`: the score that it would probably have had, for the model; None if that is not known.
+
+        **Raises:**
+
+        - `TrialStateError`: there is no such trial, or it has finished otherwise.
+        """
+        estimate = finite_score(estimate)
+        trial = self._finish(trial_id, lambda trial: replace(trial, state="stopped", estimate=estimate))
+        if trial.state != "stopped":
+            raise _finished_already(trial, "be stopped")
+        return trial
+
+    def _finish(self, trial_id: int, end_fn: Callable[[TrialRecord], TrialRecord]) -> TrialRecord:
+        """Write `end_fn` of a pending trial; return the trial, which had perhaps been finished before."""
+        with self.writing() as database:
+            trial = rows.read_trial(database, trial_id)
+            if trial.state != "pending":
+                return trial
+            rows.finish_trial(database, end_fn(trial), utc_now())
+            return rows.read_trial(database, trial_id)
+
+    def report(self, trial_id: int, step: int, score: float | None) -> None:
+        """Store a score of a pending trial at a step. It replaces an earlier report at this step.
+
+        **Arguments:**
+
+        - `trial_id`: the id of the trial.
+        - `step`: the step, from 0.
+        - `score`: the score at this step; NaN or infinite if the evaluation diverged.
+
+        **Raises:**
+
+        - `TrialStateError`: there is no such trial, or it is finished.
+        - `ValueError`: `step` is not a whole number from 0, or `score` is not a number.
+        """
+        curve = {whole("step", step, at_least=0): finite_score(score)}
+        with self.writing() as database:
+            trial = rows.read_trial(database, trial_id)
+            if trial.state != "pending":
+                raise _finished_already(trial, "get a report")
+            reports.write_curve(database, trial_id, curve)
+
+
+def _finished_already(trial: TrialRecord, what: str) -> TrialStateError:
+    had = "has failed" if trial.score is None else f"has the score {trial.score!r}"
+    had = "was stopped" if trial.state == "stopped" else had
+    return TrialStateError(f"trial {trial.number} (id {trial.id}) {had} already, so it cannot {what}.")

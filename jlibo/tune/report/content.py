@@ -86,9 +86,13 @@ def content(
     """
     notes = [] if no_model is None else [no_model]
     model = Believed({}, Defaults(), None) if model is None else model
-    drawn = _drawn(tasks, trials)
-    if len(drawn) < len(trials):
-        notes.append(f"{len(drawn):,} of {len(trials):,} trials are drawn: those of the latest tasks.")
+    fitting = [trial for trial in trials if trial.fits]
+    if len(fitting) < len(trials):
+        left_out = len(trials) - len(fitting)
+        notes.append(f"{left_out:,} trials are not drawn: they do not fit into the search space.")
+    drawn = _drawn(tasks, fitting)
+    if len(drawn) < len(fitting):
+        notes.append(f"{len(drawn):,} of {len(fitting):,} trials are drawn: those of the latest tasks.")
     importance = model.importance
     ranked = sorted(range(len(space)), key=lambda place: -importance.get(space.names[place], 0.0))
     shown = ranked[:MOST_SHOWN]
@@ -122,7 +126,7 @@ def counts_of(tasks: Sequence[TaskSummary]) -> dict[str, int]:
     """Return the numbers at the top of the page."""
     total = Counter(tasks=len(tasks), trials=0, failed=0)
     for task in tasks:
-        total["trials"] += task.num_complete + task.num_failed + task.num_pending
+        total["trials"] += task.num_complete + task.num_failed + task.num_stopped + task.num_pending
         total["failed"] += task.num_failed
     return dict(total)
 
@@ -180,6 +184,7 @@ def _task(task: TaskSummary) -> dict[str, Any]:
         "name": printable(task.name),
         "complete": task.num_complete,
         "failed": task.num_failed,
+        "stopped": task.num_stopped,
         "pending": task.num_pending,
         "best_score": _rounded(task.best_score),
         "best_params": None if words is None else printable(words),
@@ -195,7 +200,7 @@ def _value(name: str, parameter: Parameter, params: Mapping[str, Any]) -> Any:
     if name not in params:
         return None
     value = params[name]
-    return int(parameter.code_of(name, value)) if isinstance(parameter, Categorical) else _rounded(value)
+    return int(parameter.code_near(name, value)) if isinstance(parameter, Categorical) else _rounded(value)
 
 
 def _curves(space: SearchSpace, places: Mapping[int, int], found: Curves) -> dict[str, Any]:

@@ -77,12 +77,9 @@ def curves(
     if past is None:
         return None
     grids = [_grid(space, place) for place in range(space.num_parameters)]
-    sign = -1 if maximise else 1
-    own = [
-        [trial.params for trial in sorted(rows[task.id], key=lambda trial: sign * (trial.score or 0.0))]
-        for task in shown
-    ]
-    bases = [_bases(space, configs) for configs in (*own, list(defaults))]
+    own = [_best_first(space, rows[task.id], maximise=maximise) for task in shown]
+    own.append([_Base(params, space.to_unit(params)) for params in defaults])
+    bases = [_bases(space, some) for some in own]
     padded, num_points = _with_new_task(past[0]), space.num_parameters * NUM_POINTS
     points = np.full((len(padded.scores), num_points, space.num_parameters), 0.5)
     places = [*range(len(shown)), len(padded.scores) - 1]
@@ -105,7 +102,7 @@ def curves(
         mean, std = means[place], stds[place]
         if task is not None:
             used = arrays.thinned(rows[task.id], maximise=maximise)  # as in `past_trials`
-            scores = [trial.score for trial in used if trial.score is not None]
+            scores = [trial.model_score for trial in used if trial.model_score is not None]
             level = arrays.Level.of(scores, maximise=maximise)
             mean = np.array([level.score(one) for one in mean * scales[place] + centres[place]])
             std = np.array([level.size(one) for one in std * scales[place]])
@@ -157,18 +154,35 @@ def _named(space: SearchSpace, grids: Sequence[Any]) -> list[tuple[str, Any]]:
     return list(zip(space.names, grids, strict=True))
 
 
-def _bases(space: SearchSpace, configs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any] | None]:
+@final
+class _Base(NamedTuple):
+    """A configuration that curves go through, and its unit point."""
+
+    params: Mapping[str, Any]
+    point: Float[np.ndarray, " dim"]
+
+
+def _best_first(space: SearchSpace, trials: Sequence[TrialRecord], *, maximise: bool) -> list[_Base]:
+    """Return the configurations of the complete trials, best first."""
+    complete = [trial for trial in trials if trial.score is not None]
+    sign = -1 if maximise else 1
+    complete.sort(key=lambda trial: sign * (trial.score or 0.0))
+    points = arrays.unit_points(space, complete)
+    return [_Base(trial.params, point) for trial, point in zip(complete, points, strict=True)]
+
+
+def _bases(space: SearchSpace, bases: Sequence[_Base]) -> list[_Base | None]:
     """Return for each parameter the first configuration in which it is on; None if there is none."""
-    return [next((params for params in configs if name in params), None) for name in space.names]
+    return [next((base for base in bases if name in base.params), None) for name in space.names]
 
 
 def _lines(
-    space: SearchSpace, grids: Sequence[Any], bases: Sequence[Mapping[str, Any] | None]
+    space: SearchSpace, grids: Sequence[Any], bases: Sequence[_Base | None]
 ) -> Float[np.ndarray, "points dim"]:
     """Return the points of all curves of a task, padded by repetition of the last one."""
     lines = []
     for place, ((units, _), base) in enumerate(zip(grids, bases, strict=True)):
-        point = np.full(space.num_parameters, 0.5) if base is None else space.to_unit(base)
+        point = np.full(space.num_parameters, 0.5) if base is None else base.point
         line = np.repeat(point[None], NUM_POINTS, axis=0)
         line[:, place] = np.pad(units, (0, NUM_POINTS - len(units)), mode="edge")
         lines.append(space.with_off(line))
@@ -178,7 +192,7 @@ def _lines(
 def _split(
     space: SearchSpace,
     grids: Sequence[Any],
-    bases: Sequence[Mapping[str, Any] | None],
+    bases: Sequence[_Base | None],
     mean: np.ndarray,
     std: np.ndarray,
 ) -> list[Curve | None]:
@@ -186,7 +200,8 @@ def _split(
     found: list[Curve | None] = []
     for place, (name, (units, _)) in enumerate(_named(space, grids)):
         base, part = bases[place], slice(place * NUM_POINTS, place * NUM_POINTS + len(units))
-        is_known = base is not None and np.isfinite(mean[part]).all() and np.isfinite(std[part]).all()
-        curve = Curve(mean[part].tolist(), std[part].tolist(), base[name]) if base is not None else None
-        found.append(curve if is_known else None)
+        if base is None or not np.isfinite([mean[part], std[part]]).all():
+            found.append(None)
+        else:
+            found.append(Curve(mean[part].tolist(), std[part].tolist(), base.params[name]))
     return found

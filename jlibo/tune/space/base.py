@@ -25,6 +25,12 @@ class AbstractParameter(abc.ABC):
 
     log: bool = False
     when: Mapping[str, Any] | None = None
+    default: Any = None
+
+    @property
+    @abc.abstractmethod
+    def has_default(self) -> bool:
+        """Whether older trials, which do not have the parameter, have a value of it: `default`."""
 
     @property
     @abc.abstractmethod
@@ -39,6 +45,13 @@ class AbstractParameter(abc.ABC):
     @abc.abstractmethod
     def code_of(self, argument: str, value: Any) -> float:
         """Return the code of a value; the error for an invalid value calls it `argument`."""
+
+    @abc.abstractmethod
+    def code_near(self, argument: str, value: Any) -> float:
+        """Return `code_of`, or for a number in the range that is between two values a code between theirs.
+
+        A trial of another space may have such a number, and a model can use it.
+        """
 
     @abc.abstractmethod
     def value_of(self, code: float) -> Value:

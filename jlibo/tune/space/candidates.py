@@ -202,7 +202,11 @@ def _around(space: SearchSpace, centres: np.ndarray, rng: np.random.Generator) -
 
 
 def left_to_try(
-    candidates: np.ndarray, tried: np.ndarray, failed: np.ndarray, scored: np.ndarray
+    candidates: np.ndarray,
+    tried: np.ndarray,
+    failed: np.ndarray,
+    scored: np.ndarray,
+    stopped: np.ndarray | None = None,
 ) -> np.ndarray:
     """Return the mask of the candidates to consider: untried, and not near a failure.
 
@@ -212,11 +216,11 @@ def left_to_try(
     away from it.
 
     If no candidate passes, the quarter of the untried candidates farthest from all failures is kept. If all
-    candidates were tried, those that did not fail are kept, or all if every one failed.
+    candidates were tried, those that neither failed nor were stopped are kept, or all if there are none.
     """
     new = ~_same(candidates, tried)
     if not new.any():
-        sound = ~_same(candidates, failed)
+        sound = ~_same(candidates, failed if stopped is None else np.concatenate([failed, stopped]))
         return sound if sound.any() else np.ones(len(candidates), bool)
     if len(failed) == 0:
         return new

@@ -6,7 +6,7 @@ from typing import Any, final
 
 from jlibo.checks import did_you_mean, fail
 from jlibo.tune.space.base import AbstractParameter, Codes, cells_to_unit, unit_to_cells
-from jlibo.tune.space.values import Value, checked, copied, key_of, plain
+from jlibo.tune.space.values import NO_DEFAULT, NoDefault, Value, checked, copied, key_of, plain
 from jlibo.tune.space.when import when_of
 
 
@@ -27,11 +27,13 @@ class Categorical(AbstractParameter):
       dict strings. A tuple and a list with the same entries are not distinct.
     - `when`: the condition under which the parameter exists: a mapping from the name of another parameter to
       a value or a list of values. Several entries must all hold. None if it exists always.
+    - `default`: the value that older trials had, if they were made before there was this parameter. It has no
+      other effect.
 
     **Raises:**
 
     - `ValueError`: the choices are not a list of at least two distinct values that JSON can hold, or `when`
-      is not a mapping.
+      is not a mapping, or `default` is not a choice.
 
     ```python
     from jlibo import Categorical, SearchSpace
@@ -43,8 +45,16 @@ class Categorical(AbstractParameter):
 
     choices: tuple[Value, ...]
     when: Mapping[str, Any] | None
+    default: Value
+    """None may also be a choice; `has_default` tells."""
 
-    def __init__(self, choices: Iterable[Value], *, when: Mapping[str, Any] | None = None):
+    def __init__(
+        self,
+        choices: Iterable[Value],
+        *,
+        when: Mapping[str, Any] | None = None,
+        default: Value | NoDefault = NO_DEFAULT,
+    ):
         if isinstance(choices, str | Mapping | set | frozenset) or not isinstance(choices, Iterable):
             fail("choices", "a list of choices in a fixed order", f"{choices!r} ({type(choices).__name__})")
         own = tuple(checked("choices", choice) for choice in choices)
@@ -59,6 +69,10 @@ class Categorical(AbstractParameter):
         object.__setattr__(self, "choices", own)
         object.__setattr__(self, "when", when_of(when))
         object.__setattr__(self, "_codes", codes)  # the code of each choice, by its key as stored
+        object.__setattr__(self, "_has_default", not isinstance(default, NoDefault))
+        is_given = self.has_default
+        value = self.choices[int(self.code_of("default", default))] if is_given else None
+        object.__setattr__(self, "default", value)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Categorical) and self._key() == other._key()
@@ -68,7 +82,12 @@ class Categorical(AbstractParameter):
 
     def __repr__(self) -> str:
         when = "" if self.when is None else f", when={self.when!r}"
-        return f"Categorical({list(self.choices)!r}{when})"
+        default = f", default={self.default!r}" if self.has_default else ""
+        return f"Categorical({list(self.choices)!r}{when}{default})"
+
+    @property
+    def has_default(self) -> bool:
+        return self.__dict__["_has_default"]
 
     @property
     def num_values(self) -> int:
@@ -96,6 +115,9 @@ class Categorical(AbstractParameter):
         got = f"{value!r} ({type(value).__name__})"
         return fail(argument, f"one of {shown}{more}", got + did_you_mean(value, texts))
 
+    def code_near(self, argument: str, value: Any) -> float:
+        return self.code_of(argument, value)
+
     def value_of(self, code: float) -> Value:
         return copied(self.choices[int(code)])
 
@@ -106,4 +128,5 @@ class Categorical(AbstractParameter):
         return unit_to_cells(unit, self.num_values)
 
     def _key(self) -> tuple:
-        return tuple(map(key_of, self.choices)), self.when
+        default = key_of(self.default) if self.has_default else None
+        return tuple(map(key_of, self.choices)), self.when, default

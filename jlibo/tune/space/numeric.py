@@ -31,11 +31,13 @@ class Float(AbstractParameter):
       largest of them. Not together with `log`.
     - `when`: the condition under which the parameter exists: a mapping from the name of another parameter to
       a value or a list of values. Several entries must all hold. None if it exists always.
+    - `default`: the value that older trials had, if they were made before there was this parameter. It has no
+      other effect.
 
     **Raises:**
 
     - `ValueError`: the bounds are not finite numbers in increasing order, or not positive on a log scale;
-      `step` is not positive or larger than the range; `when` is not a mapping.
+      `step` is not positive or larger than the range; `when` is not a mapping; `default` is not a value.
 
     ```python
     from jlibo import Float, SearchSpace
@@ -51,6 +53,7 @@ class Float(AbstractParameter):
     log: bool = False
     step: float | None = dataclasses.field(default=None, kw_only=True)
     when: Mapping[str, Any] | None = dataclasses.field(default=None, kw_only=True)
+    default: float | None = dataclasses.field(default=None, kw_only=True)
 
     def __post_init__(self):
         for end in ("low", "high"):
@@ -65,9 +68,14 @@ class Float(AbstractParameter):
             last = _check_step(self, self.step)
             object.__setattr__(self, "high", self.value_of(last))
         object.__setattr__(self, "when", when_of(self.when))
+        _set_default(self)
 
     def __repr__(self) -> str:
         return f"Float({_arguments(self)})"
+
+    @property
+    def has_default(self) -> bool:
+        return self.default is not None
 
     @property
     def num_values(self) -> int | None:
@@ -91,6 +99,11 @@ class Float(AbstractParameter):
         if not is_inside:
             fail(argument, f"a number from {_short(self.low)} to {_short(self.high)}", _short(number))
         return min(max(number, self.low), self.high)
+
+    def code_near(self, argument: str, value: Any) -> float:
+        if self.step is None:
+            return self.code_of(argument, value)
+        return _code_near(self, argument, value, self.step)
 
     def value_of(self, code: float) -> float:
         if self.step is None:
@@ -130,11 +143,14 @@ class Int(AbstractParameter):
       largest of them. Not together with `log`.
     - `when`: the condition under which the parameter exists: a mapping from the name of another parameter to
       a value or a list of values. Several entries must all hold. None if it exists always.
+    - `default`: the value that older trials had, if they were made before there was this parameter. It has no
+      other effect.
 
     **Raises:**
 
     - `ValueError`: the bounds are not integers in increasing order, exceed `2**40` in absolute value, or are
-      not positive on a log scale; `step` is not positive or larger than the range; `when` is not a mapping.
+      not positive on a log scale; `step` is not positive or larger than the range; `when` is not a mapping;
+      `default` is not a value.
 
     ```python
     from jlibo import Int, SearchSpace
@@ -150,6 +166,7 @@ class Int(AbstractParameter):
     log: bool = False
     step: int | None = dataclasses.field(default=None, kw_only=True)
     when: Mapping[str, Any] | None = dataclasses.field(default=None, kw_only=True)
+    default: int | None = dataclasses.field(default=None, kw_only=True)
 
     def __post_init__(self):
         for end in ("low", "high"):
@@ -164,9 +181,14 @@ class Int(AbstractParameter):
             last = _check_step(self, step)
             object.__setattr__(self, "high", self.low + step * last)
         object.__setattr__(self, "when", when_of(self.when))
+        _set_default(self)
 
     def __repr__(self) -> str:
         return f"Int({_arguments(self)})"
+
+    @property
+    def has_default(self) -> bool:
+        return self.default is not None
 
     @property
     def num_values(self) -> int:
@@ -186,6 +208,9 @@ class Int(AbstractParameter):
         if not is_inside:
             fail(argument, f"a whole number from {self.low} to {self.high}", number)
         return float(number)
+
+    def code_near(self, argument: str, value: Any) -> float:
+        return _code_near(self, argument, value, self.step or 1)
 
     def value_of(self, code: float) -> int:
         return int(code) if self.step is None else self.low + self.step * int(code)
@@ -255,6 +280,22 @@ def _last_step(parameter: Float | Int, step: float) -> int:
     return math.floor((parameter.high - parameter.low) / step + STEP_SLACK)
 
 
+def _set_default(parameter: Float | Int) -> None:
+    if parameter.default is not None:
+        value = parameter.value_of(parameter.code_of("default", parameter.default))
+        object.__setattr__(parameter, "default", value)
+
+
+def _code_near(parameter: Float | Int, argument: str, value: Any, step: float) -> float:
+    """Return the code of any number from `low` to `high`: `code_of`, or a number between two codes."""
+    number = _real(argument, value)
+    if not parameter.low <= number <= parameter.high:
+        return parameter.code_of(argument, value)  # a bound up to round-off, or an error
+    place = (number - parameter.low) / step
+    nearest = float(np.rint(place))
+    return parameter.first_code + (nearest if abs(place - nearest) <= STEP_SLACK else place)
+
+
 def _fail_step(argument: str, parameter: Float | Int, got: object) -> None:
     low, high, step = map(_short, (parameter.low, parameter.high, parameter.step or 1))
     fail(argument, f"a number from {low} to {high} in steps of {step}", got)
@@ -269,4 +310,5 @@ def _arguments(parameter: Float | Int) -> str:
     words += ["log=True"] if parameter.log else []
     words += [] if parameter.step is None else [f"step={_short(parameter.step)}"]
     words += [] if parameter.when is None else [f"when={parameter.when!r}"]
+    words += [] if parameter.default is None else [f"default={_short(parameter.default)}"]
     return ", ".join(words)

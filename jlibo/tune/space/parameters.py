@@ -18,6 +18,7 @@ from jlibo.checks import fail
 from jlibo.tune.space.categorical import Categorical as Categorical
 from jlibo.tune.space.numeric import Float as Float
 from jlibo.tune.space.numeric import Int as Int
+from jlibo.tune.space.values import NO_DEFAULT as NO_DEFAULT
 from jlibo.tune.space.values import Value as Value
 from jlibo.tune.space.values import from_json, to_json
 from jlibo.tune.space.when import When, when_from_json
@@ -30,11 +31,11 @@ REQUIRED: dict[str, tuple[str, ...]] = {
     "categorical": ("choices",),
 }
 OPTIONAL: dict[str, tuple[str, ...]] = {
-    "float": ("step", "when"),
-    "int": ("step", "when"),
-    "categorical": ("when",),
+    "float": ("step", "when", "default"),
+    "int": ("step", "when", "default"),
+    "categorical": ("when", "default"),
 }
-"""Fields of the second version of a space's JSON. They are written only where they are set."""
+"""Fields of later versions of a space's JSON. They are written only where they are set."""
 
 
 def to_fields(parameter: Parameter) -> dict[str, Any]:
@@ -46,15 +47,20 @@ def to_fields(parameter: Parameter) -> dict[str, Any]:
         fields[name] = [to_json(one) for one in value] if name == "choices" else value
     for name in OPTIONAL[kind]:
         value = getattr(parameter, name)
-        if value is not None:
+        if name == "default" and parameter.has_default:
+            fields[name] = to_json(value)
+        elif value is not None:
             fields[name] = value.to_json() if isinstance(value, When) else value
     return fields
 
 
-def is_of_version_1(fields: Mapping[str, Any]) -> bool:
-    """Return whether the first version of a space's JSON can describe a parameter with these fields."""
+def version_of(fields: Mapping[str, Any]) -> int:
+    """Return the first version of a space's JSON that can describe a parameter with these fields."""
+    if "default" in fields:
+        return 3
     has_new = any(name in fields for name in ("step", "when"))
-    return not has_new and not any(isinstance(one, list | dict) for one in fields.get("choices", ()))
+    has_new = has_new or any(isinstance(one, list | dict) for one in fields.get("choices", ()))
+    return 2 if has_new else 1
 
 
 def from_fields(name: str, fields: Any, *, version: int) -> Parameter:
@@ -65,6 +71,7 @@ def from_fields(name: str, fields: Any, *, version: int) -> Parameter:
         fail(argument, f"a mapping whose 'kind' is one of {', '.join(map(repr, KINDS))}", repr(fields))
     required = REQUIRED[kind]
     optional = () if version == 1 else OPTIONAL[kind]
+    optional = optional if version > 2 else tuple(key for key in optional if key != "default")
     if not {"kind", *required} <= set(fields) <= {"kind", *required, *optional}:
         words = f"a mapping with the keys 'kind', {', '.join(map(repr, required))}"
         words += f" and perhaps {', '.join(map(repr, optional))}" if optional else ""
@@ -75,6 +82,8 @@ def from_fields(name: str, fields: Any, *, version: int) -> Parameter:
             arguments["choices"] = from_json("choices", arguments["choices"])
         if "when" in arguments:
             arguments["when"] = when_from_json("when", arguments["when"])
+        if "default" in arguments:
+            arguments["default"] = from_json("default", arguments["default"])
         return KINDS[kind](**arguments)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"`{argument}` cannot be read: {error}") from error
@@ -83,5 +92,13 @@ def from_fields(name: str, fields: Any, *, version: int) -> Parameter:
 def conditioned(parameter: Parameter, when: Mapping[str, Any] | None) -> Parameter:
     """Return the same parameter under another condition; None if it exists always."""
     if isinstance(parameter, Categorical):
-        return Categorical(parameter.choices, when=when)
+        default = parameter.default if parameter.has_default else NO_DEFAULT
+        return Categorical(parameter.choices, when=when, default=default)
     return dataclasses.replace(parameter, when=when)
+
+
+def defaulted(parameter: Parameter, default: Any) -> Parameter:
+    """Return the same parameter with another default; with none if it is `NO_DEFAULT`."""
+    if isinstance(parameter, Categorical):
+        return Categorical(parameter.choices, when=parameter.when, default=default)
+    return dataclasses.replace(parameter, default=None if default is NO_DEFAULT else default)

@@ -19,14 +19,14 @@ from jlibo.tune.space.conditions import OFF, Conditions, Intervals, activity
 from jlibo.tune.space.parameters import Categorical as Categorical
 from jlibo.tune.space.parameters import Float as Float
 from jlibo.tune.space.parameters import Int as Int
-from jlibo.tune.space.parameters import Parameter, Value, from_fields, is_of_version_1, to_fields
+from jlibo.tune.space.parameters import Parameter, Value, from_fields, to_fields, version_of
 
 if TYPE_CHECKING:
     from jlibo.tune.space.dictionary import SpaceFeatures
 
-SPEC_VERSION = 2
-"""The newest version of the JSON of a space. Version 2 has `step`, `when` and nested choices. A space without
-them is written in version 1, which older versions of jlibo read."""
+SPEC_VERSION = 3
+"""The newest version of the JSON of a space. Version 2 has `step`, `when` and nested choices, version 3
+`default`. A space is written in the first version that can describe it, for older versions of jlibo."""
 UNIT_SLACK = 1e-6  # how far rounding to float32 may move a unit point outside the unit cube
 
 
@@ -250,8 +250,7 @@ class SearchSpace(Mapping[str, Parameter]):
     def spec(self) -> dict[str, Any]:
         """Return the space as plain JSON values, for `from_spec`."""
         parameters = {name: to_fields(parameter) for name, parameter in self.items()}
-        version = 1 if all(map(is_of_version_1, parameters.values())) else SPEC_VERSION
-        return {"version": version, "parameters": parameters}
+        return {"version": max(map(version_of, parameters.values())), "parameters": parameters}
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any]) -> "SearchSpace":

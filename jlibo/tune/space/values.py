@@ -14,11 +14,23 @@ into a tuple: two choices of one parameter never have the same plain form.
 import copy
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, final
 
 from jlibo.checks import fail
 
 Value = str | int | float | bool | None | tuple[Any, ...] | list[Any] | dict[str, Any]
+
+
+@final
+class NoDefault:
+    """The type of `NO_DEFAULT`."""
+
+    def __repr__(self) -> str:
+        return "NO_DEFAULT"
+
+
+NO_DEFAULT = NoDefault()
+"""Stands for no default where None may be a value."""
 
 DEEPEST = 20  # levels of nesting; a list that contains itself has no end
 _WANTED = "strings, numbers, booleans, None, or lists, tuples and dicts of these, which a JSON file can hold"

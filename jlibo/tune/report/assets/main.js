@@ -7,6 +7,7 @@ function taskColumns() {
     { key: "name", title: "Task" },
     { key: "complete", title: "Scores", isNumber: true },
     { key: "failed", title: "Failed", isNumber: true },
+    ...(data.tasks.some((task) => task.stopped > 0) ? [{ key: "stopped", title: "Stopped", isNumber: true }] : []),
     { key: "pending", title: "Pending", isNumber: true },
     { key: "best_score", title: "Best score", isNumber: true },
     { key: "best_params", title: "Best parameters" },
@@ -35,7 +36,7 @@ function drawTasks(root) {
     };
     const arrow = isSorted ? (table.isDown ? " ↓" : " ↑") : "";
     const button = element("button", { type: "button", class: "sort", "data-key": key, onclick: sort }, title + arrow);
-    return element("th", { scope: "col", class: isNumber ? "number" : null, "aria-sort": isSorted ? (table.isDown ? "descending" : "ascending") : null }, button);
+    return element("th", { scope: "col", class: isNumber ? `number ${key}` : null, "aria-sort": isSorted ? (table.isDown ? "descending" : "ascending") : null }, button);
   });
   const rows = order.slice(0, MOST_ROWS).map((place) => {
     const task = data.tasks[place];
@@ -45,7 +46,7 @@ function drawTasks(root) {
     const cells = taskColumns().slice(1).map(({ key, isNumber }) => {
       const value = task[key];
       const text = typeof value === "number" ? format(value) : (value ?? "–");
-      return element("td", { class: isNumber ? "number" : "words", title: isNumber ? null : text }, key !== "best_score" && value === 0 ? element("span", { class: "quiet" }, "0") : text);
+      return element("td", { class: isNumber ? `number ${key}` : "words", title: isNumber ? null : text }, key !== "best_score" && value === 0 ? element("span", { class: "quiet" }, "0") : text);
     });
     return element("tr", { class: isChosen ? "chosen" : null }, element("th", { scope: "row" }, name), ...cells);
   });

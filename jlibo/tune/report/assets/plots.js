@@ -178,7 +178,8 @@ function placeOf(parameter, scale, trial) {
   const value = trials.values[parameter][trial];
   if (value === null) return null;
   const { choices: texts } = data.parameters[parameter];
-  return texts ? scale.unit(value + jitter(parameter, trial)) : scale.unit(value);
+  if (texts) return scale.unit(value + jitter(parameter, trial));
+  return Math.min(1, Math.max(0, scale.unit(value))); // the range may be narrower than when it was tried
 }
 
 function small(root, parameters, draw) {

@@ -1,0 +1,3 @@
+"""Learning curves of trials, and the rule that stops a trial early."""
+
+from jlibo.tune.curves.rule import MedianRule as MedianRule

@@ -1,0 +1,3 @@
+"""The loop that evaluates the trials of a task."""
+
+from jlibo.tune.loop.evaluation import EvaluationError as EvaluationError
