@@ -20,7 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from tests.test_docs import PAGES, ROOT, documented_names, find, page_id, python_blocks
+from tests.test_docs import PAGES, ROOT, find, importable_names, page_id, python_blocks
 
 STRICT = (
     "strict",
@@ -67,7 +67,7 @@ def page_as_module(page: Path) -> str:
 def public_names_as_module() -> str:
     """Return a module that mentions every public name, and every public method of the classes."""
     modules, names = set(), []
-    for name in sorted(documented_names()):
+    for name in sorted(importable_names()):
         found = find(name)
         if isinstance(found, ModuleType):
             continue

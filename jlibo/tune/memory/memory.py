@@ -229,6 +229,7 @@ class Memory(AbstractMemoryTasks):
         with self.reading():
             return [known.space for known in self._known_spaces]
 
+    @front_door
     def is_same_file(self, other: "Memory") -> bool:
         """Return whether both memories are in the same file, or in RAM and share it."""
         if self._file is other._file or self.path is None or other.path is None:

@@ -39,7 +39,7 @@ def hostile_tuner(learner=None, *, maximise: bool = True) -> jlibo.Tuner:
     tuner = jlibo.Tuner(SPACE, maximise=maximise, learner=learner)
     sign = 1 if maximise else -1
     for seed, name in enumerate(HOSTILE):
-        own = configs(12, seed)
+        own = configs(24, seed)
         scores = [sign * score(params, 0.02 * seed) for params in own]
         tuner.add_task(name, own, [None if place == 3 else one for place, one in enumerate(scores)])
     tuner.task("nothing yet", budget=5)

@@ -21,7 +21,7 @@ from jlibo.tune.report.page import page as html_page
 from tests.tune.report.browser import Browser, open_browser
 from tests.tune.report.memories import HOSTILE, SPACE, hostile_tuner, many_tasks
 
-NUM_SCORED = 44
+NUM_SCORED = 92
 SCORE_AXIS = "document.querySelector('#parallel [data-axis=\"-1\"]')"
 
 

@@ -4,6 +4,7 @@ import html
 import json
 import re
 import stat
+import warnings
 from base64 import b64encode
 from hashlib import sha256
 from html.parser import HTMLParser
@@ -68,7 +69,7 @@ def parsed(text: str) -> Elements:
 def test_content_is_that_of_the_memory(tuner, shown):
     plots = shown.plots
     assert [task["name"] for task in plots["tasks"]] == [*map(printable, HOSTILE), "nothing yet"]
-    assert [(task["complete"], task["failed"]) for task in plots["tasks"]] == [(11, 1)] * 4 + [(0, 0)]
+    assert [(task["complete"], task["failed"]) for task in plots["tasks"]] == [(23, 1)] * 4 + [(0, 0)]
     trials, (_, records) = plots["trials"], tuner.memory.snapshot()
     assert trials["score"] == pytest.approx([record.score for record in records], nan_ok=True)
     assert [plots["states"][one] for one in trials["state"]] == [record.state for record in records]
@@ -141,6 +142,26 @@ def test_memories_without_a_model_have_a_report(tmp_path):
         )
     shown = content_of(tuner.memory, tuner, num_defaults=2)
     assert "There are none yet" in page(shown)
+
+
+def test_trials_that_do_not_fit_are_left_out_and_stopped_ones_counted(tmp_path):
+    path = tmp_path / "memory.db"
+    with jlibo.Tuner(jlibo.SearchSpace(x=jlibo.Float(0, 10)), path) as wide:
+        wide.add_task("first", [{"x": 1.0}, {"x": 9.0}, {"x": 2.0}], [1.0, 5.0, 2.0])
+        task = wide.task("second", budget=3)
+        task.enqueue({"x": 3.0})
+        wide.memory.stop(task.ask().id, 0.5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it says that the space has changed
+        narrow = jlibo.Tuner(jlibo.SearchSpace(x=jlibo.Float(0, 5)), path)
+    shown = content_of(narrow.memory, None, num_defaults=1)
+    assert shown.notes == ["1 trials are not drawn: they do not fit into the search space."]
+    assert shown.plots["trials"]["values"] == [[1.0, 2.0, 3.0]]
+    assert shown.plots["trials"]["score"] == [1.0, 2.0, None]
+    first, second = shown.plots["tasks"]
+    assert first["best_score"] == 2.0 and (second["stopped"], second["complete"]) == (1, 0)
+    assert "<li><b>4</b> trials</li>" in page(shown)
+    narrow.close()
 
 
 def test_large_memories_are_cut_and_say_so(monkeypatch):
