@@ -255,7 +255,7 @@ def _plain(cls: type) -> _Kind:
     if cls in (float, complex) or issubclass(cls, np.number):
         return _Kind(_NUMBER, lambda value: not isinstance(value, bool) and is_numeric(value))
     words = {str: "a string", collections.abc.Callable: "a function"}.get(cls)
-    return _Kind(words or _with_article(cls.__name__), lambda value: isinstance(value, cls))
+    return _Kind(words or _instance_of(cls), lambda value: isinstance(value, cls))
 
 
 def _generic(origin: Any, args: tuple[Any, ...]) -> _AbstractKind | None:
@@ -268,8 +268,7 @@ def _generic(origin: Any, args: tuple[Any, ...]) -> _AbstractKind | None:
         return _Kind(f"a mapping{_of(values)}", lambda value: isinstance(value, origin), values)
     if origin in _CONTAINERS:
         is_long_tuple = origin is tuple and (len(args) != 2 or args[1] is not Ellipsis)
-        # An iterator can be read only once, so its entries are not looked at.
-        entries = None if is_long_tuple or origin is collections.abc.Iterable else _kind_of(args[0])
+        entries = None if is_long_tuple else _kind_of(args[0])
         is_numbers = entries is not None and entries.words[0] in (_NUMBER, _WHOLE)
         word = ("a tuple" if origin is tuple else "a list") + _of(entries)
 
@@ -278,7 +277,8 @@ def _generic(origin: Any, args: tuple[Any, ...]) -> _AbstractKind | None:
             is_array = isinstance(value, np.ndarray | jax.Array) and value.ndim > 0 and is_numeric(value)
             return (is_numbers and is_array) or (isinstance(value, origin) and not is_text)
 
-        return _Kind(word, fits, entries)
+        # An iterator can be read only once, so its entries are not looked at.
+        return _Kind(word, fits, None if origin is collections.abc.Iterable else entries)
     return _plain(origin)
 
 
@@ -287,12 +287,20 @@ def _of(entries: _AbstractKind | None) -> str:
     if entries is None:
         return ""
     simple = {_NUMBER: "numbers", _WHOLE: "whole numbers", "a string": "strings", "a function": "functions"}
-    words = [simple.get(word, f"{word.partition(' ')[2]} objects") for word in entries.words]
+    simple |= {"a mapping": "mappings"}
+    words = [
+        simple.get(word, f"{word.partition(',')[0].partition(' ')[2]} objects") for word in entries.words
+    ]
     return f" of {' or '.join(words)}" if all(" of " not in word for word in entries.words) else ""
 
 
-def _with_article(name: str) -> str:
-    return f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"
+def _instance_of(cls: type) -> str:
+    """Return "a Prior"; for an abstract class of the package also an example, the first of its subclasses."""
+    words = f"{'an' if cls.__name__[0] in 'AEIOU' else 'a'} {cls.__name__}"
+    if not (cls.__module__.startswith("jlibo.") and cls.__name__.startswith("Abstract")):
+        return words
+    own = [one.__name__ for one in cls.__subclasses__() if one.__module__.startswith("jlibo.")]
+    return f"{words}, such as {min(own)}(...)" if own else words
 
 
 def _is_whole(value: Any) -> bool:

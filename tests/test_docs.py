@@ -66,7 +66,7 @@ def blocks_of(page: Path) -> list[Block]:
 
 
 def python_blocks(page: Path) -> list[Block]:
-    """The Python blocks of a page, without those whose title names a package that is missing."""
+    """The Python blocks of a page, without those that need a package that is missing."""
     return [block for block in blocks_of(page) if block.language == "python" and not block.is_missing]
 
 

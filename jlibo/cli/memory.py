@@ -93,6 +93,7 @@ def _show(options: argparse.Namespace) -> int:
 
     with Memory.open_existing(options.file, write=False) as memory:
         tasks, trials = memory.snapshot()
+        num_spaces = len(memory.spaces)
         kernels = _selected_kernels(memory)
     console = Console(highlight=False)
     direction = "maximise" if memory.maximise else "minimise"
@@ -105,6 +106,11 @@ def _show(options: argparse.Namespace) -> int:
     show(f"{options.file}: {len(tasks)} tasks, {len(trials)} trials, to {direction}")
     for name, parameter in memory.space.items():
         show(f"  {printable(name)}: {printable(repr(parameter), max_length=10 * MAX_LENGTH)}")
+    if num_spaces > 1:
+        num_unfit = sum(not trial.fits for trial in trials)
+        show(
+            f"the last of {num_spaces} search spaces; {num_unfit} trials do not fit into it and do not teach"
+        )
     table = Table(box=None, pad_edge=False)
     table.add_column("task", overflow="fold")
     table.add_column("source")

@@ -167,8 +167,6 @@ def _default_features(space: SearchSpace, mode: str) -> SpaceFeatures:
 def _listed(
     space: SearchSpace, candidates: Iterable[Mapping[str, Any]]
 ) -> tuple[tuple[dict[str, Value], ...], Float64[np.ndarray, "configs dim"]]:
-    if not isinstance(candidates, Iterable):
-        fail("candidates", "a list of configurations", f"{candidates!r} ({type(candidates).__name__})")
     configs = tuple(space.validate(config) for config in candidates)
     if not configs:
         fail("candidates", "at least one configuration", "none")
@@ -190,14 +188,8 @@ def _those_allowed(
     return kept, points[is_allowed]
 
 
-def _check_parts(learner: Any, policy: Any, features: SpaceFeatures) -> None:
+def _check_parts(learner: AbstractMetaLearner, policy: AbstractPolicy, features: SpaceFeatures) -> None:
     """Raise an error if the learner or the policy cannot be used with these features."""
-    for name, part, kind, example in (
-        ("learner", learner, AbstractMetaLearner, "jlibo.MetaKGL(lam=0.1, omega=0.1)"),
-        ("policy", policy, AbstractPolicy, "jlibo.GPUCB(nu=2.0, noise_std=0.1)"),
-    ):
-        if not isinstance(part, kind):
-            fail(name, f"an {kind.__name__}, such as {example}", f"{part!r} ({type(part).__name__})")
     most = int(learner.exploration.counts(CHECKED_TASKS, CHECKED_BUDGET).max())
     sizes = _sizes(features, 1, CHECKED_BUDGET, most)
     check_run_noise(policy.noise_std, learner, sizes)

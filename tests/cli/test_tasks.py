@@ -74,7 +74,7 @@ def test_merge_into_the_first_file(file, other, capsys):
     assert other.read_bytes() == before[1]
 
 
-def test_merge_into_a_new_file(file, other, tmp_path, capsys):
+def test_merge_into_a_new_file(file, other, tmp_path, capsys, monkeypatch):
     third = tmp_path / "third.db"
     with Memory.open(third, space=SearchSpace(dict(SPACE) | {"alpha": Float(0, 2)})) as memory:
         memory.add_finished(memory.task("wide").id, [(params(alpha=1.5), 5.0), (params(), 6.0)])
@@ -87,6 +87,10 @@ def test_merge_into_a_new_file(file, other, tmp_path, capsys):
     assert "has trials of another search space" in captured.err and str(new) in captured.err
     assert "Out of range: 'alpha' (1)" in captured.err
     assert len(names_of(new)) == 4
+    monkeypatch.setattr("jlibo.tune.tuner.Tuner.importance", lambda self: {})  # learning takes long here
+    assert cli.main(["memory", "show", str(new)]) == 0
+    shown = capsys.readouterr().out
+    assert "the last of 2 search spaces; 1 trials do not fit into it" in shown
     assert cli.main([*arguments, "--on-conflict", "join"]) == 2
     assert "is there already" in capsys.readouterr().err
     assert [path.read_bytes() for path in (file, other, third)] == before

@@ -1,4 +1,4 @@
-"""Settings of the tests of LiBOSampler: no log messages, and warnings are errors."""
+"""Settings of the tests of integrations: Optuna logs nothing, and warnings of LiBOSampler are errors."""
 
 import warnings
 
@@ -16,3 +16,12 @@ def _quiet():
         warnings.simplefilter("error", LiBOSamplerWarning)  # an error unless a test expects it
         yield
     optuna.logging.set_verbosity(before)
+
+
+@pytest.fixture(scope="module")
+def one_thread():
+    """Run linear algebra in one thread: for small arrays, threads take more time than they save."""
+    import threadpoolctl  # late: it comes with scikit-learn, which not all tests here need
+
+    with threadpoolctl.threadpool_limits(1):
+        yield

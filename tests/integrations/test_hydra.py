@@ -1,5 +1,8 @@
 """The sweeper for Hydra, run by Hydra itself."""
 
+import os
+import re
+import shlex
 import subprocess
 import sys
 import textwrap
@@ -19,6 +22,7 @@ from hydra_plugins.jlibo_sweeper import _parameter
 
 ROOT = Path(__file__).parents[2]
 CONFIG = {"model": {"rate": 0.1}, "kind": "a", "shift": 0}
+RATE = "model.rate=interval(0,1)"
 
 
 def run(monkeypatch, main, *words):
@@ -51,41 +55,43 @@ def test_sweeps_are_remembered(monkeypatch):
     seen = []
 
     def main(config):
-        seen.append((config.model.rate, config.kind, config.shift))
-        return (config.kind == "it's b") - abs(config.model.rate - 0.3)
+        seen.append((config.model.rate, config.kind))
+        return -abs(config.model.rate - 0.3)
 
-    words = ["hydra.sweeper.memory=past.db", "hydra.sweeper.batch_size=2", "shift=3"]
-    sweeps = ["model.rate=interval(0,1)", r"kind=choice(a,'it\'s b')"]
-    run(monkeypatch, main, *words, *sweeps, "hydra.sweeper.task=first", "hydra.sweeper.budget=5")
-    assert len(seen) == 5 and {shift for _, _, shift in seen} == {3}
+    words = ["hydra.sweeper.memory=past.db", "hydra.sweeper.batch_size=2", r"kind='it\'s b'"]
+    run(monkeypatch, main, *words, RATE, "hydra.sweeper.task=first", "hydra.sweeper.budget=5")
+    assert len(seen) == 5 and {kind for _, kind in seen} == {"it's b"}
     trials = trials_in()["first"]
-    assert [trial.score for trial in trials] == pytest.approx(
-        [(kind != "a") - abs(rate - 0.3) for rate, kind, _ in seen]
-    )
+    assert [trial.params for trial in trials] == [{"model.rate": rate} for rate, _ in seen]
+    assert [trial.score for trial in trials] == [-abs(rate - 0.3) for rate, _ in seen]
     found = OmegaConf.load("sweep/optimization_results.yaml")
     best = max(trials, key=lambda trial: trial.score)
     assert found.best_evaluated_value == best.score and found.best_evaluated_params == best.params
     assert Path("sweep/multirun.yaml").exists() and Path("sweep/4").is_dir()
     # The same task goes on where it was. Sweeps may be in the configuration, too.
-    words.append('+hydra.sweeper.params={model.rate: "interval(0,1)"}')
-    run(monkeypatch, main, *words, sweeps[1], "hydra.sweeper.task=first", "hydra.sweeper.budget=6")
+    in_config = '+hydra.sweeper.params={model.rate: "interval(0,1)"}'
+    run(monkeypatch, main, *words, in_config, "hydra.sweeper.task=first", "hydra.sweeper.budget=6")
     assert len(seen) == 6
-    run(monkeypatch, main, *words, *sweeps, "hydra.sweeper.task=second", "hydra.sweeper.budget=2")
+    run(monkeypatch, main, *words, RATE, "hydra.sweeper.task=second", "hydra.sweeper.budget=2")
     assert list(trials_in()) == ["first", "second"]
 
 
 def test_failed_jobs_do_not_end_a_sweep(monkeypatch):
     def main(config):
-        if config.shift == 0:
-            raise RuntimeError("shift is 0")
-        return {"loss": 1} if config.shift == 1 else config.shift
+        if len(seen) == 0:
+            seen.append(config.model.rate)
+            raise RuntimeError("the first")
+        seen.append(config.model.rate)
+        return {"loss": 1} if len(seen) == 2 else config.model.rate
 
+    seen = []
     words = ["hydra.sweeper.memory=past.db", "hydra.sweeper.direction=minimize", "hydra.sweeper.budget=4"]
-    run(monkeypatch, main, *words, "shift=range(4)", "hydra.sweeper.task=data")
-    trials = {trial.params["shift"]: trial for trial in trials_in()["data"]}
-    assert {shift: trial.score for shift, trial in trials.items()} == {0: None, 1: None, 2: 2.0, 3: 3.0}
-    assert "shift is 0" in trials[0].error and "not a number" in trials[1].error
-    assert OmegaConf.load("sweep/optimization_results.yaml").best_evaluated_value == 2.0
+    run(monkeypatch, main, *words, RATE, "hydra.sweeper.task=data")
+    first, second, *others = trials_in()["data"]
+    assert first.score is None and "the first" in first.error
+    assert second.score is None and "not a number" in second.error
+    assert [trial.score for trial in others] == seen[2:]
+    assert OmegaConf.load("sweep/optimization_results.yaml").best_evaluated_value == min(seen[2:])
 
 
 def test_sweep_without_any_score_raises(monkeypatch):
@@ -93,11 +99,34 @@ def test_sweep_without_any_score_raises(monkeypatch):
         raise RuntimeError("broken")
 
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
-    words = ["shift=range(4)", "hydra.sweeper.budget=2"]
     with pytest.raises(RuntimeError, match="broken"):
-        run(monkeypatch, broken, *words)
+        run(monkeypatch, broken, RATE, "hydra.sweeper.budget=2")
     with pytest.raises(ValueError, match="no job returned a number"):
-        run(monkeypatch, lambda config: None, *words)
+        run(monkeypatch, lambda config: None, RATE, "hydra.sweeper.budget=2")
+
+
+@pytest.mark.slow
+def test_choices_are_written_as_they_were(monkeypatch):
+    seen = set()
+
+    def main(config):
+        seen.add(str(config.kind))
+        return 0.5
+
+    run(monkeypatch, main, r"kind=choice(a,'it\'s b','1',[1,'c d'],true)", "hydra.sweeper.budget=5")
+    assert seen == {"a", "it's b", "1", "[1, 'c d']", "True"}
+
+
+@pytest.mark.slow
+def test_command_of_the_documentation():
+    page = (ROOT / "docs" / "how-to" / "ray-and-hydra.md").read_text(encoding="utf-8")
+    (app,) = re.findall(r'```python title="app.py"\n(.*?)```', page, re.DOTALL)
+    (command,) = re.findall(r"```sh\npython (app.py .*?)```", page, re.DOTALL)
+    Path("app.py").write_text(app, encoding="utf-8")
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, *shlex.split(command.replace("\\\n", ""))], check=True, env=environment)
+    trials = trials_in("trials.db")["credit-g"]
+    assert len(trials) == 6 and set(trials[0].params) == {"rate", "depth", "kind"}
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from jlibo.integrations.optuna.past import MemoryPast, StudiesPast
 from jlibo.integrations.optuna.sampler import LiBOSampler, LiBOSamplerWarning
 from jlibo.integrations.optuna.space import coded_space, with_defaults
 from jlibo.tune import Categorical, Float, Int, Memory, SearchSpace, SpaceChangedWarning, Tuner
-from tests.integrations.studies import LEVEL, SPACE, loss, random_study
+from tests.integrations.studies import LEVEL, SPACE, loss, objective, random_study, small_sampler
 
 X = SearchSpace(x=Float(0, 1))
 
@@ -161,27 +161,32 @@ def test_memory_of_a_study_with_a_new_parameter(path):
     other.close()
 
 
-def test_sampler_learns_from_a_tuner_with_another_space(tmp_path):
-    """From the first trial on, with a default that the tuner has given."""
-    path = tmp_path / "memory.db"
-    space = SearchSpace(x=Float(-1, 2), rate=SPACE["rate"])
-    study = random_study(30)
-    with Tuner(space, path, maximise=False) as tuner:
-        points = [{name: one.params[name] for name in space} for one in study.trials]
-        tuner.add_task("past", points, [loss(**point, depth=3) for point in points])
+def test_default_of_a_tuner_is_that_of_the_sampler(path):
+    space = SearchSpace(x=Float(0, 1), depth=Int(1, 9, default=3))
     with pytest.warns(SpaceChangedWarning, match="'depth' is new"):
-        Tuner(SearchSpace(dict(space), depth=Int(1, 9, default=3)), path, maximise=False).close()
+        Tuner(space, path, maximise=False).close()
+    distributions = {"x": FloatDistribution(0, 1), "depth": IntDistribution(1, 9)}
+    study = study_of("new", distributions, {"x": 0.5, "depth": 4}, {"x": 0.25, "depth": 5})
+    for defaults, expected in (({}, 3), ({"depth": 7}, 7)):
+        past = MemoryPast(path, defaults)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            _, trials, _ = past.read(study, coded_space(distributions))
+        assert [trial.params["depth"] for trial in trials] == [expected] * 8
+        past.close()
 
-    def evaluate(trial):
-        x = trial.suggest_float("x", 0, 1)
-        rate = trial.suggest_float("rate", 1e-4, 1, log=True)
-        return loss(x, rate, trial.suggest_int("depth", 1, 9))
 
-    sampler = LiBOSampler(path, seed=0)
+def test_sampler_learns_from_a_tuner_with_another_space(tmp_path):
+    path = tmp_path / "memory.db"
+    points = [one.params for one in random_study(30).trials]
+    with Tuner(SearchSpace(dict(SPACE) | {"x": Float(-1, 2)}), path, maximise=False) as tuner:
+        tuner.add_task("past", points, [loss(**point) for point in points])
+        tuner.task("past").add({"x": 1.5, "rate": 0.5, "depth": 1}, -9.0)  # does not fit
+    sampler = small_sampler(path, seed=0)
     study = optuna.create_study(study_name="new", sampler=sampler)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        study.optimize(evaluate, n_trials=4)
+    with pytest.warns(SpaceChangedWarning, match=r"30 of 31\. Out of range: 'x' \(1\)") as said:
+        study.optimize(objective(), n_trials=4)
+    assert len(said) == 1
     assert sampler._knowledge(study, SPACE)[1].num_tasks == 1
     assert study.best_value < 4 * LEVEL
     sampler.close()

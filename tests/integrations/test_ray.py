@@ -1,6 +1,7 @@
 """The search algorithm for Ray Tune, with Ray itself. `make test-ray` makes an environment and runs it."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -136,6 +137,15 @@ def test_killed_run_is_restored(tmp_path):
     assert len(after) == 5 and {trial.state for trial in after} == {"complete"}
     assert [trial.params for trial in after[: len(before)]] == [trial.params for trial in before]
     assert all(trial.score == trial.params["x"] for trial in after)
+
+
+@pytest.mark.usefixtures("_cluster")
+def test_example_of_the_documentation(tmp_path, monkeypatch):
+    page = (ROOT / "docs" / "how-to" / "ray-and-hydra.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r'```python title="needs ray"\n(.*?)```', page, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    exec(code, {})
+    assert len(trials_in("trials.db")["credit-g"]) == 4
 
 
 def test_spaces_of_ray():

@@ -24,6 +24,8 @@ from jlibo.integrations.sklearn.fingerprint import derived_name
 from jlibo.tune import MedianRule
 from tests.integrations.searches import Recorder, X, Y, make_search
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 @pytest.fixture(autouse=True)
 def _no_fits():
@@ -142,6 +144,7 @@ make_search(Recorder(), memory=sys.argv[1]).fit(X, Y)
 """
 
 
+@pytest.mark.slow
 def test_killed_search_is_resumed(tmp_path):
     path = tmp_path / "past.db"
     root = Path(__file__).parents[2]
@@ -176,6 +179,7 @@ def test_interrupted_search_keeps_its_trials(tmp_path):
 # --- transfer -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow  # the page docs/how-to/scikit-learn.md, which is quick, checks it for one seed
 def test_past_data_sets_improve_the_next_search(tmp_path):
     """The memory of two data sets makes the first trial on a third one good."""
     model = make_pipeline(StandardScaler(), SVC())
@@ -223,6 +227,7 @@ def test_failed_fold_ends_a_trial_that_may_be_stopped():
     assert set(search.cv_results_["n_folds"][failed]) == {1}
 
 
+@pytest.mark.slow
 def test_stop_rule_ends_the_search_early():
     search = make_search(Recorder(), budget=40, stop_when=10.0).fit(X, Y)
     assert len(search.cv_results_["params"]) < 40

@@ -32,6 +32,8 @@ from tests.integrations.searches import (
     make_search,
 )
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 @pytest.fixture(autouse=True)
 def _no_fits():
@@ -306,6 +308,8 @@ def test_verbose_prints_a_line_for_each_trial(capsys):
         ({"tuner_options": {"seed": 1}}, "`tuner_options` should be without"),
         ({"tuner_options": 3}, "`tuner_options` should be None or a mapping"),
         ({"objects": {"alpha": {1: 2}}}, "`objects` should be named by Categorical parameters"),
+        ({"stop_when": "now"}, "`stop_when` should be None"),
+        ({"stop_trials": "now"}, "`stop_trials` should be"),
         ({"cv": []}, "`cv` should be at least one split"),
         ({"estimator": "ridge"}, "`estimator` should be an estimator"),
     ],

@@ -193,8 +193,11 @@ class LostFuture:
     ],
 )
 def test_lost_cluster_raises_cluster_error(future, kind, message, monkeypatch, tmp_path):
-    class Client:
+    class Client(distributed.Client):  # never connected
         status = "closed"
+
+        def __init__(self):
+            pass
 
         def submit(self, *_, **__):
             return future

@@ -129,7 +129,7 @@ def test_missing_parts_default_to_the_mode():
         ({"policy": jlibo.GPUCB(2.0, 1e-30)}, r"`noise_std` should be"),
         ({"mode": "other", "learner": LEARNERS["MetaKeL"]}, r"`mode` should be 'adaptive' or 'paper'"),
         ({"candidates": []}, r"`candidates` should be at least one configuration"),
-        ({"candidates": 3}, r"`candidates` should be a list of configurations"),
+        ({"candidates": 3}, r"`candidates` should be a list of mappings"),
         ({"candidates": [{"alpha": 0.5}]}, r"none for 'beta'"),
     ],
 )
@@ -213,7 +213,7 @@ def record(number, state="complete", explored=False):
         number=number,
         params=CONFIGS[number],
         state=state,
-        score=0.0,
+        score=0.0 if state == "complete" else None,
         explored=explored,
         owner=None,
         created="",

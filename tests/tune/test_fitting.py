@@ -190,7 +190,7 @@ def test_words_for_every_change():
         "'c': Categorical(['z', 'y']) now, Categorical(['x', 'y']) before; new: 'z'; gone: 'x'",
         "'d': Categorical(['y', 'x']) now, Categorical(['x', 'y']) before; in another order",
         "'e': Categorical([0, 1]) now, Float(0, 1) before; values stay what they are, also as another kind",
-        "'f' is new: Int(1, 5, default=2); it is 2 in older trials",
-        "'g' is new: Int(1, 5); it has no value in older trials",
+        "'f' is new: Int(1, 5, default=2); it is 2 where a trial has no value",
+        "'g' is new: Int(1, 5)",
     ]
     assert describe(new, new) == []

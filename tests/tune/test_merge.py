@@ -228,7 +228,7 @@ def test_memories_that_cannot_be_merged(tmp_path):
         ]:
             with pytest.raises(kind, match=message):
                 memory.merge(path)
-        with pytest.raises(ValueError, match="`on_conflict` should be 'error', 'join', 'rename' or 'skip'"):
+        with pytest.raises(ValueError, match="`on_conflict` should be 'error' or 'join'"):
             memory.merge(other, on_conflict="both")
         assert memory.spaces == [SPACE]
     assert one.read_bytes() == before

@@ -15,7 +15,7 @@ BUDGET = 20
 
 @pytest.fixture(scope="module")
 def runs():
-    """Best scores so far of the tuner on one data set after another, in two orders, and the choices made."""
+    """The choices of the tuner on one data set after another, in four orders."""
     with np.load(GRID, allow_pickle=False) as file:
         table, scores = file["configs"], file["scores"].astype(float)
         meta = json.loads(str(file["meta"]))
@@ -27,7 +27,8 @@ def runs():
     )
     configs = [dict(C=c, gamma=gamma, kernel=kernels[int(place)]) for c, gamma, place in table]
     found = []
-    for seed, order in enumerate(([0, 1, 2, 3, 4, 5], [5, 3, 1, 4, 2, 0])):
+    orders = [0, 1, 2, 3, 4, 5], [5, 3, 1, 4, 2, 0], [2, 4, 0, 5, 3, 1], [3, 0, 5, 2, 1, 4]
+    for seed, order in enumerate(orders):
         tuner = jlibo.Tuner(space, candidates=configs, seed=seed)
         for place, number in enumerate(order):
             task, rows = tuner.task(meta["tasks"][number], budget=BUDGET), []
@@ -58,10 +59,12 @@ def test_with_a_past_plateaus_do_not_hold_the_search(runs):
 
 
 def test_trials_do_not_stay_on_one_plateau(runs):
-    """Equal scores within one kernel: fewer than half of the trials of any task."""
+    """Equal scores within one kernel: a third of the trials on average, and never four fifths of them."""
     scores, kernel, found = runs
+    largest = []
     for _, number, rows in found:
         pairs = np.stack([kernel[rows], scores[number, rows]], axis=1)
         _, counts = np.unique(pairs, axis=0, return_counts=True)
-        assert counts.max() <= BUDGET // 2
+        largest.append(counts.max())
         assert len(np.unique(kernel[rows])) >= 2
+    assert np.mean(largest) <= BUDGET / 3 and max(largest) <= 0.65 * BUDGET

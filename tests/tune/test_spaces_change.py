@@ -20,10 +20,12 @@ from jlibo.tune import (
     SearchSpace,
     SpaceChangedWarning,
     Tuner,
+    portfolio,
 )
 from jlibo.tune.memory import rows, schema
 from jlibo.tune.memory.lines import LineError, export_lines, import_lines
 from jlibo.tune.memory.salvage import salvage
+from tests.tune.problem import SIZES
 
 OLD = SearchSpace(alpha=Float(0, 1), kind=Categorical(["a", "b"]), units=Int(1, 64))
 TRIALS = [
@@ -402,7 +404,7 @@ def test_tuner_learns_from_what_fits_in_a_changed_space(tmp_path):
         running.enqueue(best | {"alpha": 0.5})  # cannot be run any more
     new = SearchSpace(alpha=Float(0, 0.8), beta=Float(1e-3, 1e3, log=True, default=1.0))
     with pytest.warns(SpaceChangedWarning, match=r"'beta' is new(?s:.*)'solver' is gone"):
-        tuner = Tuner(new, path)
+        tuner = Tuner(new, path, sizes=SIZES)
     with tuner:
         # Trials that differ only in the parameter that is gone are two measurements of one configuration.
         learned = [trial.params for trial in tuner.memory.trials(1) if trial.fits]
@@ -422,10 +424,12 @@ def test_tuner_learns_from_what_fits_in_a_changed_space(tmp_path):
         assert np.median(asked) < 0.2  # the past is used
     stepped = SearchSpace(alpha=Float(0, 0.8, step=0.2), beta=new["beta"])
     with pytest.warns(SpaceChangedWarning, match="60 of 73"):
-        tuner = Tuner(stepped, path)
+        tuner = Tuner(stepped, path, sizes=SIZES)
     with tuner:
-        chosen = tuner.defaults(3)
-        assert [stepped.validate(params) for params in chosen] == chosen
+        # A trial between two steps teaches, but it is not a configuration to suggest.
+        between, there = ({"alpha": alpha, "beta": 1.0} for alpha in (0.1, 0.2))
+        assert [trial.params for trial in tuner.memory.trials(1) if trial.fits].count(between) == 2
+        assert not portfolio._is_choice(tuner.model, between) and portfolio._is_choice(tuner.model, there)
     with pytest.warns(SpaceChangedWarning):
         tuner = Tuner(old, path)
     with tuner:

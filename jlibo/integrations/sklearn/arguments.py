@@ -62,6 +62,15 @@ def space_of(space: Any) -> SearchSpace:
     return space if isinstance(space, SearchSpace) else SearchSpace(space)
 
 
+def is_in(space: SearchSpace, params: Mapping[str, Any]) -> bool:
+    """Return whether a configuration is one of a space."""
+    try:
+        space.validate(params)
+    except ValueError:
+        return False
+    return True
+
+
 def check_plain(
     *, memory: Any, task: Any, budget: Any, refit: Any, error_score: Any, tuner_options: Any
 ) -> None:

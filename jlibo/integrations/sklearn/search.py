@@ -33,7 +33,7 @@ from jlibo.integrations.sklearn.fitted import AbstractFittedSearch, is_routing
 from jlibo.integrations.sklearn.problem import Problem
 from jlibo.integrations.sklearn.results import Row, cv_results, failure_summary, remembered_row
 from jlibo.integrations.sklearn.rounds import Running, run_rounds
-from jlibo.tune import Tuner, TunerTask
+from jlibo.tune import SearchSpace, Tuner, TunerTask
 from jlibo.tune.tuner import DEFAULT_BUDGET
 
 NUM_FUTILE = 10
@@ -161,7 +161,7 @@ class LifelongSearchCV(AbstractFittedSearch):
         with tuner:
             asked = tuner.task(name, self.budget, stop_when=self.stop_when, stop_trials=self.stop_trials)
             with asked as task:
-                rows = self._run(task, problem)
+                rows = self._run(task, space, problem)
         self.task_ = name
         self.n_splits_ = len(problem.splits)
         self._take_results(problem, rows)
@@ -237,8 +237,8 @@ class LifelongSearchCV(AbstractFittedSearch):
 
     # --- the search -----------------------------------------------------------------------------------------
 
-    def _run(self, task: TunerTask, problem: Problem) -> list[Row]:
-        """Return all finished trials of the task, after the budget is spent."""
+    def _run(self, task: TunerTask, space: SearchSpace, problem: Problem) -> list[Row]:
+        """Return all finished trials of the task that are in the space, after the budget is spent."""
         new: dict[int, Row] = {}
         with Parallel(n_jobs=self.n_jobs) as parallel:
             for one in run_rounds(task, problem, parallel=parallel, may_stop=bool(self.stop_trials)):
@@ -248,14 +248,14 @@ class LifelongSearchCV(AbstractFittedSearch):
                     break
         _report_failures(list(new.values()), self.error_score, has_score=task.best is not None)
         objective = problem.objective([fold for row in new.values() for fold in row.folds])
-        return [
-            new[trial.number]
-            if trial.number in new
-            else remembered_row(
-                problem.set_on_estimator(trial.params), trial.score, task.curve(trial), objective
-            )
-            for trial in task.trials
-        ]
+        rows = []
+        for trial in task.trials:
+            if trial.number in new:
+                rows.append(new[trial.number])
+            elif arguments.is_in(space, trial.params):  # the space may have been another one
+                params, curve = problem.set_on_estimator(trial.params), task.curve(trial)
+                rows.append(remembered_row(params, trial.score, curve, objective))
+        return rows
 
     def _say(self, task: TunerTask, problem: Problem, one: Running) -> None:
         if self.verbose:

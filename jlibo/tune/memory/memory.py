@@ -161,6 +161,7 @@ class Memory(AbstractMemoryTasks):
             file.close()
             raise
 
+    @front_door
     def with_space(self, space: SearchSpace, *, is_inferred: bool = False) -> "Memory":
         """Return this memory as it is seen in another search space, as `Memory.open` does for a path.
 
@@ -316,7 +317,8 @@ class Memory(AbstractMemoryTasks):
         """
         with self.writing() as database:
             for trial in rows.read_trials(database):
-                if trial.fits and not fit(space, trial.params).is_exact:
+                seen = fit(space, trial.params).params
+                if trial.fits and (seen is None or not set(trial.params) <= set(seen)):
                     raise MemoryMismatch(
                         f"'{printable(self.path)}' cannot have the new search space, because trial "
                         f"{trial.number} of task {trial.task_id} is not in it: {printable(trial.params)}"

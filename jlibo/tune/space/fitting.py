@@ -97,8 +97,8 @@ def describe(new: SearchSpace, old: SearchSpace) -> list[str]:
     for name in sorted({*new, *old}):
         now, before = new.get(name), old.get(name)
         if before is None and now is not None:
-            words = f"it is {now.default!r}" if now.has_default else "it has no value"
-            sentences.append(f"{name!r} is new: {now!r}; {words} in older trials")
+            words = f"; it is {now.default!r} where a trial has no value" if now.has_default else ""
+            sentences.append(f"{name!r} is new: {now!r}{words}")
         elif now is None:
             sentences.append(f"{name!r} is gone: {before!r}; its values are ignored")
         elif before is not None and now != before:
