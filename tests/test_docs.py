@@ -160,6 +160,12 @@ def documented_names() -> set[str]:
     return entries | set(re.findall(r"`(jlibo\.[\w.]+)`", rows))
 
 
+def importable_names() -> set[str]:
+    """`documented_names` but those of Ray's integration where Ray is not installed."""
+    has_ray = importlib.util.find_spec("ray") is not None
+    return {name for name in documented_names() if has_ray or not name.startswith("jlibo.integrations.ray.")}
+
+
 def find(name: str):
     """The object of a dotted name."""
     parts = name.split(".")
