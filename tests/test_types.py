@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.test_docs import PAGES, ROOT, documented_names, find, page_id, python_blocks
+from tests.test_docs import PAGES, ROOT, cannot_be_imported, documented_names, find, page_id, python_blocks
 
 STRICT = {
     "typeCheckingMode": "strict",
@@ -51,6 +51,8 @@ def public_names_as_module() -> str:
     """Return a module that mentions every public name, and every public method of the classes."""
     modules, names = set(), []
     for name in sorted(documented_names()):
+        if cannot_be_imported(name):
+            continue
         found = find(name)
         if isinstance(found, ModuleType):
             continue
@@ -65,6 +67,7 @@ def public_names_as_module() -> str:
                 for member, method in methods.items()
                 if not member.startswith("_")
                 and (inspect.isfunction(method) or isinstance(method, classmethod | staticmethod))
+                and method.__module__.startswith("jlibo.")  # not inherited from an untyped library
             ]
     imports = "".join(f"import {module}\n" for module in sorted(modules))
     return f"{imports}\ndef see(value: object) -> None: ...\n" + "".join(f"see({name})\n" for name in names)
