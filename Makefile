@@ -162,8 +162,8 @@ format: $(VENV)/.installed ## let ruff fix and format what it can
 	@"$(BIN)/ruff" check --fix .
 	@"$(BIN)/ruff" format .
 
-typecheck: $(VENV)/.installed ## pyright over jlibo/
-	@"$(BIN)/pyright" --pythonpath "$(BIN)/python"
+typecheck: $(VENV)/.installed ## pyright over jlibo/, and in strict mode over the documentation's code
+	@"$(BIN)/python" -m tests.typecheck
 
 docs: $(VENV)/.installed ## build the documentation into site/; a warning is an error
 	@NO_MKDOCS_2_WARNING=1 "$(BIN)/python" -m mkdocs build --strict --quiet

@@ -30,6 +30,7 @@ from jlibo.meta import RunSizes, TaskData
 from jlibo.sweeps.points import as_points
 from jlibo.sweeps.program import trace
 from jlibo.tune import arrays, ask, engine, insight, outlook, portfolio
+from jlibo.tune.report import curves
 
 PLATFORMS = ("cuda", "tpu")
 NUM_FEATURES, NUM_TASKS, HORIZON = 5, 3, 6
@@ -285,14 +286,18 @@ def tuner_insight(points, scores, told, pending, candidates, near, features, dat
     return insight.insight(policy, *rest, present, effects, past, 3, key=key_of(data))
 
 
-def tuner_defaults(features, scores, explored, present, points):
+def past_values(fn, features, scores, explored, present, points):
     learner, scaling = LEARNERS["AdaptiveMetaKGL"], jlibo.Standardise()
     past = engine.PastTrials(features, scores, explored, present, jnp.zeros(NUM_TASKS, scores.dtype))
     knowledge = engine.nothing_known(learner, scaling, SIZES)
-    return portfolio.task_values(jnp.asarray(0.1, scores.dtype), scaling, knowledge, FEATURES, past, points)
+    return fn(jnp.asarray(0.1, scores.dtype), scaling, knowledge, FEATURES, past, points)
 
 
 TRIALS = (floats(4, NUM_FEATURES), floats(4), booleans(4), booleans(4))
+PAST_SHAPES = (
+    *(floats(NUM_TASKS, HORIZON, NUM_FEATURES), floats(NUM_TASKS, HORIZON)),
+    *(booleans(NUM_TASKS, HORIZON), booleans(NUM_TASKS, HORIZON)),
+)
 INSIGHT_SHAPES = (
     *(floats(4, 1), *TRIALS[1:], floats(8, NUM_FEATURES), floats(2, 1)),
     *(floats(NUM_TASKS, HORIZON, NUM_FEATURES), KEY),
@@ -402,12 +407,10 @@ ENTRIES: dict[str, Callable[[], Entry]] = {
     "tuner outlook": lambda: Entry(partial(tuner_insight, is_whole=False), INSIGHT_SHAPES, ("look",)),
     "tuner insight": lambda: Entry(tuner_insight, INSIGHT_SHAPES, ("_simulated", "_similar")),
     "tuner defaults": lambda: Entry(
-        tuner_defaults,
-        (
-            *(floats(NUM_TASKS, HORIZON, NUM_FEATURES), floats(NUM_TASKS, HORIZON)),
-            *(booleans(NUM_TASKS, HORIZON), booleans(NUM_TASKS, HORIZON), floats(8, 1)),
-        ),
-        ("task_values",),
+        partial(past_values, portfolio.task_values), (*PAST_SHAPES, floats(8, 1)), ("task_values",)
+    ),
+    "report curves": lambda: Entry(
+        partial(past_values, curves.task_curves), (*PAST_SHAPES, floats(NUM_TASKS, 8, 1)), ("task_curves",)
     ),
 }
 

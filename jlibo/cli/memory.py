@@ -1,6 +1,6 @@
 """The command line of the tuner's memory: `jlibo memory show`, `export`, `import`, `salvage`.
 
-`delete`, `rename` and `merge` are in `jlibo.cli.tasks`.
+`delete`, `rename` and `merge` are in `jlibo.cli.tasks`, `report` is in `jlibo.cli.report`.
 
 Errors that the user can fix are raised as `MemoryFileError`, which `jlibo.cli` prints without a traceback.
 Names and values in a memory may come from an untrusted source and are escaped before they are printed.
@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from jlibo.cli import report as report_cli
 from jlibo.cli import tasks as tasks_cli
 from jlibo.files import write_atomically
 from jlibo.printable import MAX_LENGTH, printable
@@ -26,17 +27,16 @@ from jlibo.tune.memory.lines import (
 from jlibo.tune.memory.memory import Memory, MemoryFileError, MemoryMismatch
 from jlibo.tune.memory.records import strict_json
 from jlibo.tune.memory.tables import SCORE, TASK, Result, read_results
-from jlibo.tune.space.space import Categorical, SearchSpace
+from jlibo.tune.space.space import SearchSpace
 from jlibo.tune.summary import TaskSummary, short, summaries
-
-_MOST_FEATURES = 2000  # above this, `show` does not learn the importance of parameters
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add `memory` and its actions to the commands of `jlibo`."""
-    memory = commands.add_parser("memory", help="show, export, import, merge or salvage a tuner's memory")
+    memory = commands.add_parser("memory", help="show, report, export, import, merge or salvage a memory")
     actions = memory.add_subparsers(dest="action", metavar="ACTION", required=True)
     tasks_cli.add_actions(actions)
+    report_cli.add_action(actions)
 
     show = actions.add_parser("show", help="print the search space and the tasks")
     show.add_argument("file", metavar="FILE", help="a tuner's memory")
@@ -139,8 +139,8 @@ def _cells(task: TaskSummary) -> list[str]:
 
 def _selected_kernels(memory: Memory) -> str | None:
     """Return a line about the importance of parameters, or None without a task that has two scores."""
-    num_features = _num_features(memory.space)
-    if num_features > _MOST_FEATURES:
+    num_features = report_cli.num_features(memory.space)
+    if num_features > report_cli.MOST_FEATURES:
         return f"what matters is not computed: the space has {num_features:,} features."
     from jlibo.tune.tuner import Tuner  # a slow import that other commands do not need
 
@@ -151,17 +151,6 @@ def _selected_kernels(memory: Memory) -> str | None:
     dropped = [name for name, share in importance.items() if share == 0]
     words = f"matters: {', '.join(selected)}"
     return f"{words}; not selected: {', '.join(dropped)}" if dropped else words
-
-
-def _num_features(space: SearchSpace) -> int:
-    """Return an upper bound on the number of features. An untrusted space may have any size."""
-    alone = in_pairs = squares = 0
-    for parameter in space.values():
-        most = parameter.num_values - 1 if isinstance(parameter, Categorical) else None
-        alone += 6 if most is None else most
-        in_pairs += 3 if most is None else most
-        squares += 9 if most is None else most**2
-    return 1 + alone + (in_pairs**2 - squares) // 2
 
 
 def _percent(share: float) -> str:

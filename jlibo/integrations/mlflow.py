@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any, final
 
 from jlibo.checks import fail
+from jlibo.front_door import front_door
 from jlibo.integrations.tracking import TrackedTrial, imported, reported_name
 from jlibo.tune.task import TunerTask
 from jlibo.tune.trial import Trial
@@ -39,6 +40,7 @@ class MLflowCallback:
     ```
     """
 
+    @front_door
     def __init__(
         self,
         experiment: str = "jlibo",

@@ -3,6 +3,7 @@
 from typing import Any, final
 
 from jlibo.checks import fail
+from jlibo.front_door import front_door
 from jlibo.integrations.tracking import TrackedTrial, imported, reported_name
 from jlibo.tune.task import TunerTask
 from jlibo.tune.trial import Trial
@@ -32,6 +33,7 @@ class WandbCallback:
     ```
     """
 
+    @front_door
     def __init__(self, project: str = "jlibo", *, metric: str = "score", **init: Any):
         for argument, value in (("project", project), ("metric", metric)):
             if not isinstance(value, str) or not value:

@@ -206,11 +206,21 @@ def past_surfaces(
     """Return the posterior mean of each past task at the points, under the same prior as the own task."""
 
     def one_task(task: PastTrials):
-        own = OwnTrials(task.features, task.scores, task.present, jnp.zeros_like(task.present))
-        state, units = condition(noise_std, scaling, knowledge, own, values, task.log_units)
-        return running.in_units(state, units).mean
+        return running.in_units(*past_belief(noise_std, scaling, knowledge, task, values)).mean
 
     return lax.map(one_task, past, batch_size=8)
+
+
+def past_belief(
+    noise_std: Float[Array, ""],
+    scaling: Standardise,
+    knowledge: Knowledge,
+    task: PastTrials,
+    values: Float[Array, "points features"],
+) -> tuple[running.RunningBelief, Units]:
+    """Return the belief of one past task at the points, given its trials, and the units of its scores."""
+    own = OwnTrials(task.features, task.scores, task.present, jnp.zeros_like(task.present))
+    return condition(noise_std, scaling, knowledge, own, values, task.log_units)
 
 
 def _likeness(

@@ -19,6 +19,7 @@ import jax
 import numpy as np
 
 from jlibo.checks import check_count, fail
+from jlibo.front_door import front_door
 from jlibo.lifelong.one_task import split_task_key
 from jlibo.tune.ask import Candidates, NextConfig, next_config
 from jlibo.tune.curves.reporting import Reporting
@@ -233,6 +234,7 @@ class TunerTask(AbstractTaskResults, AbstractTaskOutlook, AbstractTaskLoop):
         self._check(trial)
         self._tuner.memory.tell(trial.id, score)
 
+    @front_door
     def fail(self, trial: Trial, error: str | None = None) -> None:
         """Mark a trial as failed. It is stored and not repeated, but the model is not conditioned on it.
 

@@ -3,6 +3,7 @@
 import abc
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from jlibo.checks import check_count, fail
@@ -33,6 +34,10 @@ class AbstractTunerResults(abc.ABC):
     @abc.abstractmethod
     def knowledge(self, excluding: int | None = None, *, at_once: bool = False) -> Learned:
         """Return what is learned from all tasks but `excluding`, and their number."""
+
+    @abc.abstractmethod
+    def importance(self) -> dict[str, float]:
+        """Return how much each parameter matters."""
 
     @front_door
     def add_task(
@@ -183,6 +188,45 @@ class AbstractTunerResults(abc.ABC):
             return Defaults()
         tasks, trials = self.memory.snapshot()
         return portfolio(self.model, knowledge, tasks, trials, k, maximise=self.maximise, seed=self.seed)
+
+    @front_door
+    def report(
+        self, path: str | os.PathLike[str], *, title: str | None = None, num_defaults: int = 5
+    ) -> Path:
+        """Write a report of the memory as one HTML page, which a browser opens without a network.
+
+        It shows the tasks, their progress, what matters, scores against each parameter and pairs of them,
+        parallel coordinates, what the model believes of each task, and the defaults as code. The file is
+        replaced atomically, and only its owner can read it.
+
+        **Arguments:**
+
+        - `path`: the file to write, such as "report.html".
+        - `title`: the title of the page; None for a general one.
+        - `num_defaults`: the number of configurations of `defaults`.
+
+        **Returns:**
+
+        The path.
+
+        **Raises:**
+
+        - `ValueError`: `path` is the memory itself, or `num_defaults` is not a positive whole number.
+        - `OSError`: the file cannot be written.
+        - `ForkedProcessError`: jax was used in a parent process before the fork.
+
+        ```python
+        import jlibo
+
+        tuner = jlibo.Tuner(jlibo.SearchSpace(x=jlibo.Int(0, 9)))
+        tuner.add_task("first", [{"x": x, "score": -((x - 3) ** 2)} for x in range(10)])
+        tuner.report("report.html")
+        ```
+        """
+        from jlibo.tune.report import write_report  # imported here: few programs write reports
+
+        check_process("report")
+        return write_report(self.memory, self, path, title=title, num_defaults=num_defaults)
 
     def _repr_html_(self) -> str:
         return tasks_html(repr(self), self.tasks)

@@ -28,7 +28,7 @@ from jlibo import experiments, metrics
 from jlibo.integrations.optuna import LiBOSampler
 from jlibo.lifelong.one_task import Draws
 from jlibo.sweeps import Variable
-from tests.test_docs import documented_names, find
+from tests.test_docs import find, importable_names
 
 FEATURES = jlibo.Cosine(3)
 RESULTS = (  # values that the library makes. As pytrees they may hold anything, such as the axes of a vmap.
@@ -38,7 +38,14 @@ RESULTS = (  # values that the library makes. As pytrees they may hold anything,
     "RunSizes",
     *("Solution", "Status", "Task", "TaskData", "TaskResult", "Trial", "sweeps.Variable", "tune.Defaults"),
     *("tune.Estimate", "tune.Explanation", "tune.Recommendation", "tune.SimilarTask", "tune.SpaceFeatures"),
-    *("tune.TaskSummary", "tune.TunerTask", "tune.Memory", "theory.Coverage", "theory.Direction"),
+    *(
+        "tune.MergeReport",
+        "tune.TaskSummary",
+        "tune.TunerTask",
+        "tune.Memory",
+        "theory.Coverage",
+        "theory.Direction",
+    ),
     *("theory.Finding", "theory.GreedyGain", "theory.KappaBracket", "theory.NoiseEstimate", "theory.Plan"),
     *("theory.RegretBound", "theory.RunReport", "experiments.ExperimentResult", "experiments.OfflineResult"),
     "plot.NotebookFigure",
@@ -47,6 +54,7 @@ ANYTHING = {
     ("run_lifelong", "carry"): "the state of a meta-learner, any pytree; compared with the expected one",
     ("run_agents", "carry"): "the same, by agent",
     ("run_task", "scale_state"): "the state of a scaling, any pytree",
+    ("integrations.wandb.WandbCallback", "init"): "arguments of `wandb.init`, which checks them",
     ("experiments.Spec", "values"): "arguments of the function, which checks them",
     ("Spec.make", "args"): "the same",
     ("Spec.make", "kwargs"): "the same",
@@ -62,9 +70,10 @@ HOOKS = (
 )
 ROWS = (
     *("add_finished", "add_trial", "changed_trials", "claim_pending", "fail", "release", "revision"),
-    *("score_counts", "tell", "trial", "trials"),
+    *("score_counts", "tell", "trial", "trials", "curve", "curves", "report", "stop"),
 )
 NOT_CALLED_BY_USERS = {
+    "integrations.sklearn.LifelongSearchCV": "`fit` checks, as scikit-learn asks of estimators",
     "SearchSpace.get": "of Mapping: any key, and any default",
     "SearchSpace.with_off": "an array that the space made",
     "Cosine.evaluate": "one point, inside of a compiled function; `__call__` checks",
@@ -191,7 +200,7 @@ def is_constructor(name: str, found: Any) -> bool:
 
 def documented_entries() -> list[Entry]:
     """Return the functions and constructors of the API reference."""
-    found = {name.removeprefix("jlibo."): find(name) for name in sorted(documented_names())}
+    found = {name.removeprefix("jlibo."): find(name) for name in sorted(importable_names())}
     return [
         Entry(name, one, VALUES.get(name, {}))
         for name, one in found.items()
@@ -267,6 +276,8 @@ VALUES: dict[str, dict[str, Any]] = {
     "SearchSpace.difference": {"other": Lazy(a_space)},
     "LiBOSampler.explain": {"study": Lazy(optuna.create_study)},
     "TunerTask.add": {"params": {"x": 0.5}},
+    "TunerTask.fail": {"trial": Lazy(lambda: the_object(jlibo.tune.TunerTask).ask())},
+    "Memory.merge": {"other": "other.db"},
     "TunerTask.tell": {"trial": Lazy(lambda: the_object(jlibo.tune.TunerTask).ask())},
 }
 

@@ -4,6 +4,7 @@ import abc
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from jlibo.front_door import front_door
 from jlibo.sweeps.progress import ProgressFn
 from jlibo.tune.curves.rule import MedianRule
 from jlibo.tune.loop.task_loop import Backend, Callback
@@ -27,6 +28,7 @@ class AbstractTunerLoop(abc.ABC):
     ) -> "TunerTask":
         """Return the task called `name`."""
 
+    @front_door
     def optimise(
         self,
         evaluate: Callable[..., Any],

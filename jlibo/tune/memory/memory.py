@@ -20,6 +20,7 @@ jax's threads are not forked: start processes with multiprocessing's "spawn" met
 
 import json
 import os
+import sys
 import warnings
 from contextlib import AbstractContextManager, suppress
 from typing import final
@@ -161,6 +162,7 @@ class Memory(AbstractMemoryTasks):
             file.close()
             raise
 
+    @front_door
     def with_space(self, space: SearchSpace, *, is_inferred: bool = False) -> "Memory":
         """Return this memory as it is seen in another search space, as `Memory.open` does for a path.
 
@@ -216,7 +218,7 @@ class Memory(AbstractMemoryTasks):
         warnings.warn(
             f"'{printable(self.path)}' {words}:\n{change}",
             SpaceChangedWarning,
-            stacklevel=4,
+            stacklevel=_users_level(),
         )
         with self.writing() as database:
             spaces.mark_told(database, self.space)
@@ -227,6 +229,7 @@ class Memory(AbstractMemoryTasks):
         with self.reading():
             return [known.space for known in self._known_spaces]
 
+    @front_door
     def is_same_file(self, other: "Memory") -> bool:
         """Return whether both memories are in the same file, or in RAM and share it."""
         if self._file is other._file or self.path is None or other.path is None:
@@ -360,6 +363,14 @@ class Memory(AbstractMemoryTasks):
                 self._views.clear()
             self._views[text] = view
         return view._replace(params=dict(view.params))
+
+
+def _users_level() -> int:
+    """Return the `stacklevel` with which the caller warns about the line of the user, outside of jlibo."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("jlibo."):
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def _full_path(path: str | os.PathLike[str] | None) -> str | None:
