@@ -7,6 +7,7 @@ TABLES_VENV ?= .venv-tables
 TUNERS_VENV ?= .venv-tuners
 GPJAX_VENV ?= .venv-gpjax
 RAY_VENV ?= .venv-ray
+TRACKERS_VENV ?= .venv-trackers
 PYTHONS ?= 3.11 3.12 3.13
 # Without the last option the file with most tests comes first, not the longest one (tests/conftest.py).
 PYTEST_ARGS ?= -n 2 --dist loadfile --no-loadscope-reorder
@@ -26,7 +27,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo test test-slow test-ray test-pythons unit lint format typecheck docs docs-serve check bench automl automl-models peers tuners gpjax \
+.PHONY: help install demo test test-slow test-ray test-trackers test-pythons unit lint format typecheck docs docs-serve check bench automl automl-models peers tuners gpjax \
   tables tables-env notebooks clean distclean
 
 help: ## show this list
@@ -106,6 +107,14 @@ $(RAY_VENV)/.installed: pyproject.toml tests/integrations/constraints-ray.txt
 	  $(call pins,$(RAY_VENV),tests/integrations/constraints-ray.txt)
 	@touch $@
 
+# MLflow needs an older importlib_metadata than the environment of the tests has.
+$(TRACKERS_VENV)/.installed: pyproject.toml tests/integrations/constraints-trackers.txt
+	$(call make_venv,$(TRACKERS_VENV))
+	$(call say_pins,$(TRACKERS_VENV),tests/integrations/constraints-trackers.txt)
+	@"$(TRACKERS_VENV)/bin/python" $(PIP_INSTALL) -e ".[mlflow,wandb,optuna]" "pytest>=8" "pytest-timeout>=2.3" \
+	  "hypothesis>=6.100" $(call pins,$(TRACKERS_VENV),tests/integrations/constraints-trackers.txt)
+	@touch $@
+
 # --- what people run ----------------------------------------------------------------------------------------
 
 demo: $(VENV)/.installed ## reproduce the paper's lifelong experiment, 20 seeds, into out/
@@ -128,6 +137,10 @@ test-slow: $(VENV)/.installed ## the slow tests
 
 test-ray: $(RAY_VENV)/.installed ## the tests with Ray Tune, in an environment of their own
 	@"$(RAY_VENV)/bin/python" -m pytest -m slow --timeout 900 tests/integrations/test_ray.py
+
+test-trackers: $(TRACKERS_VENV)/.installed ## the tests with MLflow and wandb, in an environment of their own
+	@"$(TRACKERS_VENV)/bin/python" -m pytest tests/integrations/test_tracking.py \
+	  "tests/test_docs.py::test_python_blocks_run[docs/how-to/track-runs.md]"
 
 test-pythons: ## the tests on every supported Python that is here or that uv can fetch
 	@missing=""; failed=""; tested=""; \
@@ -192,4 +205,4 @@ clean: ## remove caches and build products
 	@find jlibo tests benchmarks -type d -name __pycache__ -prune -exec rm -rf {} +
 
 distclean: clean ## remove the environments too
-	@rm -rf "$(VENV)" "$(PEERS_VENV)" "$(TABLES_VENV)" "$(TUNERS_VENV)" "$(GPJAX_VENV)" "$(RAY_VENV)" $(PYTHONS:%=.venv-%)
+	@rm -rf "$(VENV)" "$(PEERS_VENV)" "$(TABLES_VENV)" "$(TUNERS_VENV)" "$(GPJAX_VENV)" "$(RAY_VENV)" "$(TRACKERS_VENV)" $(PYTHONS:%=.venv-%)

@@ -32,8 +32,8 @@ PUBLIC_MODULES = (
     "jlibo.integrations.wandb",
     "jlibo.integrations.sklearn",
 )
-NEEDS = r'title="needs (ray)"'
-"""Packages that are too large for the development environment; `make test-ray` has them."""
+NEEDS = r'title="needs (ray|mlflow|wandb)"'
+"""Packages outside of the development environment: `make test-ray` and `make test-trackers` have them."""
 FENCE = re.compile(
     r"^(?P<indent>[ ]*)(?P<fence>`{3,}|~{3,})(?P<info>[^\n]*)\n(?P<text>.*?)^(?P=indent)(?P=fence)[ ]*$",
     re.MULTILINE | re.DOTALL,

@@ -259,5 +259,5 @@ def test_infeasible_trials_are_failed_ones_in_the_memory_and_as_past(tmp_path):
 
 
 def test_constraints_func_must_be_a_function():
-    with pytest.raises(ValueError, match="`constraints_func` should be a function from a finished trial"):
+    with pytest.raises(ValueError, match=r"`constraints_func` should be a function, but got 0\.5"):
         LiBOSampler(constraints_func=0.5)

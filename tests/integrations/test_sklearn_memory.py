@@ -128,6 +128,31 @@ def test_remembered_trials_have_only_the_metric_that_was_optimised(tmp_path):
     assert again.best_score_ == first.best_score_
 
 
+def test_resumed_search_with_a_callable_of_several_metrics(tmp_path):
+    def both(estimator, X, y):
+        return {"first": estimator.alpha, "second": -estimator.alpha}
+
+    for _ in range(2):
+        search = make_search(Recorder(), memory=tmp_path / "past.db", scoring=both, refit="second").fit(X, Y)
+        assert (
+            search.multimetric_ and search.score(X, Y) == search.best_score_ == -search.best_params_["alpha"]
+        )
+
+
+def test_task_whose_trials_all_failed(tmp_path):
+    search = make_search(Recorder(fails=True), memory=tmp_path / "past.db", task="data")
+    with pytest.raises(ValueError, match="no trial has a score: 12 of 12 fits failed"):
+        search.fit(X, Y)
+    with pytest.raises(
+        ValueError, match="no trial of task 'data' has a score: all 4 failed in an earlier fit"
+    ):
+        search.fit(X, Y)
+    with jlibo.tune.Memory.open_existing(tmp_path / "past.db") as memory:
+        assert all("cannot fit alpha" in trial.error for trial in memory.all_trials())
+    found = search.set_params(estimator__fails=False, budget=5).fit(X, Y).cv_results_
+    assert found["n_folds"].tolist() == [0, 0, 0, 0, 3] and search.best_index_ == 4
+
+
 KILLED = """
 import os, signal, sys
 from tests.integrations.searches import Recorder, X, Y, make_search

@@ -243,6 +243,8 @@ def test_one_of_several_metrics_fails():
     assert search.cv_results_["rank_test_bad"].tolist() == [1] * 4
     with pytest.raises(ValueError, match="no trial has a score: 0 of 12 fits failed"):
         make_search(scoring=broken).fit(X, Y)
+    with pytest.raises(OSError, match="no such metric"):
+        make_search(scoring={"good": "accuracy", "bad": broken}, refit="good", error_score="raise").fit(X, Y)
 
 
 # --- parallel fits and output -------------------------------------------------------------------------------

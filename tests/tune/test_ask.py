@@ -213,7 +213,7 @@ def record(number, state="complete", explored=False):
         number=number,
         params=CONFIGS[number],
         state=state,
-        score=0.0,
+        score=0.0 if state == "complete" else None,
         explored=explored,
         owner=None,
         created="",

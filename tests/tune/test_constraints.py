@@ -64,7 +64,7 @@ def test_listed_candidates_are_filtered():
         (
             BOX,
             "low < high",
-            "`constraint` should be a function from a configuration to True or False, or a list",
+            "`constraint` should be a function or a list of functions",
         ),
         (
             BOX,
@@ -238,9 +238,9 @@ def test_spellings_of_the_direction(given, maximises):
             {"maximise": True, "direction": "minimize"},
             "should be the same in all its spellings, but got maximise=True and direction='minimize'.",
         ),
-        ({"maximize": 1}, "`maximize` should be True or False, but got 1."),
+        ({"maximize": 1}, "`maximize` should be True or False, but got 1"),
         ({"direction": "min"}, "`direction` should be 'maximize' or 'minimize', but got 'min'"),
-        ({"direction": 1}, "`direction` should be 'maximize' or 'minimize', but got 1"),
+        ({"direction": 1}, "`direction` should be a string, but got 1"),
     ],
 )
 def test_directions_that_conflict_raise(given, message):

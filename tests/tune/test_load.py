@@ -278,7 +278,7 @@ def test_concurrent_threads_learn_once(monkeypatch):
     def learn(*args, **kwargs):
         calls.append(1)
         threading.Event().wait(0.2)  # the others arrive during the computation
-        return "knowledge", 2
+        return learning.Learned("knowledge", 2)
 
     def ask():
         barrier.wait()

@@ -404,7 +404,8 @@ def test_new_file_has_mode_600_and_existing_file_keeps_its_mode(tmp_path):
     Memory.open(shared, space=SPACE, file_mode=0o664).close()
     assert mode_of(shared) == 0o664
     for bad in (0o066, 0o1600, "600", None):
-        with pytest.raises(ValueError, match="`file_mode` should be permissions"):
+        kind = "permissions" if isinstance(bad, int) else "a whole number"
+        with pytest.raises(ValueError, match=f"`file_mode` should be {kind}"):
             Memory.open(tmp_path / "bad.db", space=SPACE, file_mode=bad)
     assert not (tmp_path / "bad.db").exists()
     link = tmp_path / "link.db"

@@ -149,7 +149,7 @@ def test_killed_migrations_lose_nothing(tmp_path):
         return [(t.id, t.params, t.state, t.score, t.owner, t.claims) for t in memory.all_trials()]
 
     versions, num_journals, before = [], 0, None
-    for _ in range(60):
+    for _ in range(36):
         shutil.copyfile(old, path)
         pid = fork(lambda: Memory.open_existing(path))
         time.sleep(random.uniform(0, random.choice([0.01, 0.03, 0.2])))

@@ -439,8 +439,9 @@ def test_tuner_learns_from_what_fits_in_a_changed_space(tmp_path):
 def test_tuner_takes_an_open_memory_of_another_space(path):
     new = changed(alpha=Float(0, 0.6))
     with Memory.open_existing(path) as memory:
-        with pytest.warns(SpaceChangedWarning):
+        with pytest.warns(SpaceChangedWarning) as said:
             one = Tuner(new, memory)
+        assert said[0].filename == __file__  # the line of the user
         other = Tuner(OLD, memory)
         assert [tuner.memory.space for tuner in (one, other)] == [new, OLD]
         assert [task.best_score for tuner in (one, other) for task in tuner.tasks] == [2.0, 3.0]

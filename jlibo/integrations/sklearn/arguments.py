@@ -32,7 +32,7 @@ class Metrics:
     given: Any
 
 
-def metrics_of(estimator: Any, scoring: Any, refit: Any) -> Metrics:
+def metrics_of(estimator: Any, scoring: Any, refit: Any, error_score: Any) -> Metrics:
     """Return the metrics that `scoring` stands for, checked against `refit`."""
     if scoring is None or isinstance(scoring, str) or callable(scoring):
         return Metrics(check_scoring(estimator, scoring=scoring), None, scoring)
@@ -43,7 +43,8 @@ def metrics_of(estimator: Any, scoring: Any, refit: Any) -> Metrics:
         str(name): check_scoring(estimator, scoring=one) for name, one in named.items()
     }
     objective_of(list(by_name), refit, several=True)
-    return Metrics(check_scoring(estimator, scoring=by_name, raise_exc=False), by_name, scoring)
+    raises = isinstance(error_score, str)
+    return Metrics(check_scoring(estimator, scoring=by_name, raise_exc=raises), by_name, scoring)
 
 
 def objective_of(names: Sequence[str], refit: Any, *, several: bool) -> str:

@@ -84,7 +84,8 @@ class Problem:
 
     def names(self, folds: Sequence[Fold]) -> list[str]:
         """Return the names of the metrics, as far as these folds show them; "score" for a single one."""
-        return list(self.metrics.by_name or metric_names(folds) or ["score"])
+        is_named = callable(self.metrics.given) and isinstance(self.refit, str)
+        return list(self.metrics.by_name or metric_names(folds) or [self.refit if is_named else "score"])
 
     def objective(self, folds: Sequence[Fold]) -> str:
         """Return the metric that is optimised."""

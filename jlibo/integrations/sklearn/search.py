@@ -14,6 +14,7 @@
 It uses only public functions of scikit-learn. The folds are evaluated by `cross_validate`, one at a time.
 """
 
+import os
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -99,7 +100,7 @@ class LifelongSearchCV(AbstractFittedSearch):
         estimator: Any,
         space: Any,
         *,
-        memory: Any = None,
+        memory: str | os.PathLike | None = None,
         task: str | None = None,
         budget: int = DEFAULT_BUDGET,
         scoring: Any = None,
@@ -149,14 +150,16 @@ class LifelongSearchCV(AbstractFittedSearch):
 
         **Raises:**
 
-        - `ValueError`: an argument is invalid, or all fits failed.
-        - `MemoryMismatch`: the memory is of another search space or minimises.
+        - `ValueError`: an argument is invalid, or no trial has a score.
+        - `MemoryMismatch`: the memory is for other searches, for instance for scores that are minimised.
         """
         space = arguments.space_of(self.space)
         problem = self._problem(X, y, params)
         arguments.check_names(self.estimator, space, problem.objects)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        name = self.task or ("search" if self.memory is None else problem.task_name())
+        name = self.task
+        if name is None:
+            name = "search" if self.memory is None else problem.task_name()
         tuner = Tuner(space, self.memory, maximise=True, seed=seed, **(self.tuner_options or {}))
         with tuner:
             asked = tuner.task(name, self.budget, stop_when=self.stop_when, stop_trials=self.stop_trials)
@@ -187,7 +190,7 @@ class LifelongSearchCV(AbstractFittedSearch):
             error_score=self.error_score,
             tuner_options=self.tuner_options,
         )
-        metrics = arguments.metrics_of(self.estimator, self.scoring, self.refit)
+        metrics = self._metrics()
         if y is None and get_tags(self).target_tags.required:
             raise ValueError(
                 "This search requires y to be passed, but the target y is None: "
@@ -214,6 +217,9 @@ class LifelongSearchCV(AbstractFittedSearch):
             with_train=bool(self.return_train_score),
         )
 
+    def _metrics(self) -> arguments.Metrics:
+        return arguments.metrics_of(self.estimator, self.scoring, self.refit, self.error_score)
+
     def _routed(self, params: Mapping[str, Any]) -> tuple[dict, dict, dict]:
         """Return the arguments of `fit` for the splitter, for `cross_validate` and for the estimator."""
         if not is_routing():
@@ -225,11 +231,10 @@ class LifelongSearchCV(AbstractFittedSearch):
         return dict(routed.splitter.split), folds, dict(routed.estimator.fit)
 
     def _router(self, *, with_splitter: bool) -> MetadataRouter:
-        fit, score = ((MethodMapping().add(caller="fit", callee=callee)) for callee in ("fit", "score"))
-        scorer = arguments.metrics_of(self.estimator, self.scoring, self.refit).scorer
+        fit, score = (MethodMapping().add(caller="fit", callee=callee) for callee in ("fit", "score"))
         router = MetadataRouter(owner=type(self).__name__)
         router.add(estimator=self.estimator, method_mapping=fit)
-        router.add(scorer=scorer, method_mapping=score.add(caller="score", callee="score"))
+        router.add(scorer=self._metrics().scorer, method_mapping=score.add(caller="score", callee="score"))
         if with_splitter:
             split = MethodMapping().add(caller="fit", callee="split")
             router.add(splitter=self.cv, method_mapping=split)
@@ -246,6 +251,11 @@ class LifelongSearchCV(AbstractFittedSearch):
                 self._say(task, problem, one)
                 if len(new) >= NUM_FUTILE and task.best is None:
                     break
+        if task.best is None and not new:
+            raise ValueError(
+                f"no trial of task {task.name!r} has a score: all {len(task.trials)} failed in an earlier "
+                "fit. Give a larger `budget`, or another `task`."
+            )
         _report_failures(list(new.values()), self.error_score, has_score=task.best is not None)
         objective = problem.objective([fold for row in new.values() for fold in row.folds])
         rows = []
@@ -303,7 +313,7 @@ class LifelongSearchCV(AbstractFittedSearch):
 def _report_failures(rows: Sequence[Row], error_score: Any, *, has_score: bool) -> None:
     """Warn about fits and metrics that failed, or raise an error if no trial has a score."""
     num_failed, num_fits, words = failure_summary(rows)
-    if not has_score and rows:
+    if not has_score:
         raise ValueError(
             f"no trial has a score: {num_failed} of {num_fits} fits failed. Set error_score='raise' to see "
             f"where.\n{words}"

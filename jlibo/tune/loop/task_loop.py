@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, final
 import numpy as np
 
 from jlibo.checks import check_count, fail
+from jlibo.front_door import front_door
 from jlibo.printable import printable
 from jlibo.sweeps.progress import ProgressFn, progress_fn
 from jlibo.tune.curves.reporting import Reporting
@@ -115,6 +116,7 @@ class AbstractTaskLoop(abc.ABC):
     def _loop_task(self) -> LoopTask:
         """Return what the loop uses of the task."""
 
+    @front_door
     def optimise(
         self,
         evaluate: Callable[..., Any],

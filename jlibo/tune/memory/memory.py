@@ -20,6 +20,7 @@ jax's threads are not forked: start processes with multiprocessing's "spawn" met
 
 import json
 import os
+import sys
 import warnings
 from contextlib import AbstractContextManager, suppress
 from typing import final
@@ -217,7 +218,7 @@ class Memory(AbstractMemoryTasks):
         warnings.warn(
             f"'{printable(self.path)}' {words}:\n{change}",
             SpaceChangedWarning,
-            stacklevel=4,
+            stacklevel=_users_level(),
         )
         with self.writing() as database:
             spaces.mark_told(database, self.space)
@@ -362,6 +363,14 @@ class Memory(AbstractMemoryTasks):
                 self._views.clear()
             self._views[text] = view
         return view._replace(params=dict(view.params))
+
+
+def _users_level() -> int:
+    """Return the `stacklevel` with which the caller warns about the line of the user, outside of jlibo."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("jlibo."):
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def _full_path(path: str | os.PathLike[str] | None) -> str | None:

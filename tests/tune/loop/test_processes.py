@@ -28,7 +28,7 @@ def test_evaluations_that_end_in_all_ways(tuner, tmp_path):
     for x in (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7):
         task.enqueue({"x": x})
     evaluate = partial(functions.troubled, folder=str(tmp_path))
-    task.optimise(evaluate, workers=2, backend="processes")
+    task.optimise(evaluate, backend="processes")
     assert (tmp_path / "died").exists()
     by_number = {trial.number: (trial.state, trial.score, trial.error) for trial in task.trials}
     assert by_number == {
