@@ -188,13 +188,16 @@ function small(root, parameters, draw) {
 }
 
 function drawSlices(root) {
+  // Scores of other tasks may be on another scale.
+  const isAlone = state.task !== null && state.view === "score";
+  const focus = scored.filter((trial) => !isAlone || trials.task[trial] === state.task);
+  const y = scoreScale(focus.map(shownValue), 4);
   small(root, data.shown, (figure, parameter) => {
     const { name } = data.parameters[parameter];
-    const own = scored.filter((trial) => trials.values[parameter][trial] !== null);
-    const focus = state.task !== null && state.view === "score" ? own.filter((trial) => trials.task[trial] === state.task) : own;
-    const [x, y] = [scaleOf(parameter), scoreScale(focus.map(shownValue), 4)];
+    const own = focus.filter((trial) => trials.values[parameter][trial] !== null);
+    const x = scaleOf(parameter);
     const plot = frame(figure, { height: 210, x, y, xTitle: name, label: `Scores against ${name}, ${own.length} trials.` });
-    const points = focus.map((trial) => {
+    const points = own.map((trial) => {
       const [px, py] = plot.at(placeOf(parameter, x, trial), y.unit(shownValue(trial)));
       return { trial, x: px, y: py };
     });
