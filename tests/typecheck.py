@@ -82,6 +82,7 @@ def public_names_as_module() -> str:
                 for member, method in methods.items()
                 if not member.startswith("_")
                 and (inspect.isfunction(method) or isinstance(method, classmethod | staticmethod))
+                and method.__module__.startswith("jlibo.")  # not inherited from an untyped library
             ]
     head = f"# pyright: {', '.join(STRICT)}\n" + "".join(f"import {module}\n" for module in sorted(modules))
     uses = "".join(f"see({name})\n" for name in names)
