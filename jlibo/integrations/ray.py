@@ -35,7 +35,7 @@ class LiBOSearch(Searcher):
 
     def __init__(
         self,
-        memory: str | os.PathLike | None = None,
+        memory: str | os.PathLike[str] | None = None,
         *,
         task: str,
         space: tune.SearchSpace | None = None,

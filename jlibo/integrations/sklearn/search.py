@@ -100,7 +100,7 @@ class LifelongSearchCV(AbstractFittedSearch):
         estimator: Any,
         space: Any,
         *,
-        memory: str | os.PathLike | None = None,
+        memory: str | os.PathLike[str] | None = None,
         task: str | None = None,
         budget: int = DEFAULT_BUDGET,
         scoring: Any = None,
@@ -172,7 +172,7 @@ class LifelongSearchCV(AbstractFittedSearch):
             self._refit(problem, params)
         return self
 
-    def get_metadata_routing(self) -> MetadataRouter:
+    def get_metadata_routing(self) -> Any:
         """Return which arguments of `fit` and `score` go to the estimator, the scorer and the splitter."""
         return self._router(with_splitter=True)
 
