@@ -256,3 +256,18 @@ def test_failed_fold_ends_a_trial_that_may_be_stopped():
 def test_stop_rule_ends_the_search_early():
     search = make_search(Recorder(), budget=40, stop_when=10.0).fit(X, Y)
     assert len(search.cv_results_["params"]) < 40
+
+
+def test_space_may_change(tmp_path):
+    """Trials outside of a narrower space are not results of the search, but stay in the memory."""
+    path = tmp_path / "past.db"
+    wide = make_search(Recorder(), memory=path, task="data", budget=8).fit(X, Y)
+    narrow = {"alpha": jlibo.Float(1e-1, 1e1, log=True)}
+    with pytest.warns(jlibo.tune.SpaceChangedWarning):
+        search = make_search(Recorder(), narrow, memory=path, task="data", budget=10).fit(X, Y)
+    old = [params for params in wide.cv_results_["params"] if 0.1 <= params["alpha"] <= 10]
+    assert 0 < len(old) < 8
+    assert search.cv_results_["params"][:-2] == old
+    assert all(0.1 <= params["alpha"] <= 10 for params in search.cv_results_["params"])
+    with jlibo.tune.Memory.open_existing(path) as memory:
+        assert len(memory.all_trials()) == 10
