@@ -64,6 +64,18 @@ def page_as_module(page: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
+def own_methods(cls: type) -> list[str]:
+    """Return the public methods of a class that the package defines, and not a library it inherits from."""
+    found = {name: inspect.getattr_static(cls, name) for name in dir(cls) if not name.startswith("_")}
+    return [name for name, one in found.items() if _module_of(one).startswith("jlibo.")]
+
+
+def _module_of(method: Any) -> str:
+    """Return the module of a method; empty if it is no method."""
+    function = method.__func__ if isinstance(method, classmethod | staticmethod) else method
+    return function.__module__ if inspect.isfunction(function) else ""
+
+
 def public_names_as_module() -> str:
     """Return a module that mentions every public name, and every public method of the classes."""
     modules, names = set(), []
@@ -75,15 +87,8 @@ def public_names_as_module() -> str:
         module = name.rpartition(".")[0]
         if module in sys.modules:  # jlibo.metrics is an attribute of the package, and no module of its own
             modules.add(module)
-        if inspect.isclass(found) and name != "jlibo.plot.NotebookFigure":  # it is a figure of matplotlib
-            methods = {member: inspect.getattr_static(found, member) for member in dir(found)}
-            names += [
-                f"{name}.{member}"
-                for member, method in methods.items()
-                if not member.startswith("_")
-                and (inspect.isfunction(method) or isinstance(method, classmethod | staticmethod))
-                and method.__module__.startswith("jlibo.")  # not inherited from an untyped library
-            ]
+        if inspect.isclass(found):
+            names += [f"{name}.{method}" for method in own_methods(found)]
     head = f"# pyright: {', '.join(STRICT)}\n" + "".join(f"import {module}\n" for module in sorted(modules))
     uses = "".join(f"see({name})\n" for name in names)
     return f"{head}\n\ndef see(value: object) -> None: ...\n\n\n{uses}"

@@ -104,7 +104,9 @@ class AbstractTunerResults(abc.ABC):
         """
         self.memory.rename_task(old, new)
 
-    def merge(self, other: str | os.PathLike | Memory, *, on_conflict: OnConflict = "error") -> MergeReport:
+    def merge(
+        self, other: str | os.PathLike[str] | Memory, *, on_conflict: OnConflict = "error"
+    ) -> MergeReport:
         """Add all tasks and trials of another memory to that of the tuner; see `Memory.merge`.
 
         **Arguments:**
