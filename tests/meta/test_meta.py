@@ -429,6 +429,9 @@ def test_learning_from_no_tasks_gives_the_finite_initial_prior(name):
     past = no_past(learner.data, sizes)
     state, _ = learn_at_once(learner, past, jnp.asarray(0), sizes)
     prior, first = learner.prior(state, sizes), learner.prior(learner.init(sizes), sizes)
+    if isinstance(learner, AdaptiveMetaKGL):  # without tasks, the learned component has the weight 0
+        np.testing.assert_array_equal(np.exp(prior.log_weights), [0, 1])
+        prior = prior.components
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(prior))
     if not isinstance(learner, AdaptiveMetaKGL):  # it adds the uncertainty of the mean
         for one, other in zip(jax.tree.leaves(prior), jax.tree.leaves(first), strict=True):

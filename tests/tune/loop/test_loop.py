@@ -83,7 +83,7 @@ def test_parameter_called_trial_is_the_parameter():
 @pytest.mark.parametrize(
     "evaluate, words",
     [
-        ("parabola", "`evaluate` should be a function of the parameters"),
+        ("parabola", "`evaluate` should be a function, but got 'parabola'"),
         (lambda y: y, "arguments x, but got one without 'x'"),
         (lambda xx: xx, r"one without 'x' \(did you mean 'xx'\?\)"),
         (lambda x, epochs: x, "one that also needs 'epochs'"),
@@ -111,7 +111,7 @@ def test_argument_of_a_condition_needs_a_default():
         (dict(seconds=0), "seconds"),
         (dict(seconds=math.nan), "seconds"),
         (dict(workers=0), "workers"),
-        (dict(backend="dask"), '`backend` should be "threads" or "processes"'),
+        (dict(backend="dask"), "`backend` should be 'threads' or 'processes'"),
         (dict(callbacks=3), "callbacks"),
         (dict(callbacks=["print"]), "callbacks"),
         (dict(progress="yes"), "progress"),
