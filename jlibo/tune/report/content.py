@@ -89,7 +89,7 @@ def content(
     fitting = [trial for trial in trials if trial.fits]
     if len(fitting) < len(trials):
         left_out = len(trials) - len(fitting)
-        notes.append(f"{left_out:,} trials are not drawn: they do not fit into the search space.")
+        notes.append(f"Trials that do not fit into the search space are not drawn: {left_out:,}.")
     drawn = _drawn(tasks, fitting)
     if len(drawn) < len(fitting):
         notes.append(f"{len(drawn):,} of {len(fitting):,} trials are drawn: those of the latest tasks.")
@@ -169,12 +169,22 @@ def _drawn(tasks: Sequence[TaskRecord], trials: Sequence[TrialRecord]) -> list[T
 
 
 def _parameter(name: str, parameter: Parameter, importance: float | None) -> dict[str, Any]:
-    common = {"name": printable(name), "importance": _rounded(importance), "choices": None}
+    common = {
+        "name": printable(name),
+        "key": _literal(name),
+        "importance": _rounded(importance),
+        "choices": None,
+    }
     if isinstance(parameter, Categorical):
         texts = [printable(short(choice), max_length=60) for choice in parameter.choices]
-        return {**common, "choices": texts, "python": [printable(repr(one)) for one in parameter.choices]}
+        return {**common, "choices": texts, "python": list(map(_literal, parameter.choices))}
     ends = {"low": _rounded(parameter.low), "high": _rounded(parameter.high)}
     return {**common, **ends, "log": parameter.log}
+
+
+def _literal(value: Any) -> str:
+    """Return a value as Python code, however long it is."""
+    return printable(repr(value), max_length=None)
 
 
 def _task(task: TaskSummary) -> dict[str, Any]:

@@ -84,6 +84,7 @@ def test_content_is_that_of_the_memory(tuner, shown):
             else:
                 assert parameter.choices[value] == record.params[name]
                 assert eval(shape["python"][value]) == record.params[name]
+        assert eval(shape["key"]) == name
     importance = tuner.importance()
     assert [one["importance"] for one in plots["parameters"]] == pytest.approx(
         [importance[name] for name in (KIND, "depth", "log rate")], rel=1e-6
@@ -155,7 +156,7 @@ def test_trials_that_do_not_fit_are_left_out_and_stopped_ones_counted(tmp_path):
         warnings.simplefilter("ignore")  # it says that the space has changed
         narrow = jlibo.Tuner(jlibo.SearchSpace(x=jlibo.Float(0, 5)), path)
     shown = content_of(narrow.memory, None, num_defaults=1)
-    assert shown.notes == ["1 trials are not drawn: they do not fit into the search space."]
+    assert shown.notes == ["Trials that do not fit into the search space are not drawn: 1."]
     assert shown.plots["trials"]["values"] == [[1.0, 2.0, 3.0]]
     assert shown.plots["trials"]["score"] == [1.0, 2.0, None]
     first, second = shown.plots["tasks"]

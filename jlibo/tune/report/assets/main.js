@@ -58,10 +58,10 @@ function drawTasks(root) {
 }
 
 function pythonOf(trial) {
-  const parts = data.parameters.flatMap(({ name, choices: texts, python }, parameter) => {
+  const parts = data.parameters.flatMap(({ key, choices: texts, python }, parameter) => {
     const value = trials.values[parameter][trial];
     if (value === null) return [];
-    return [`${JSON.stringify(name)}: ${texts ? python[value] : value}`];
+    return [`${key}: ${texts ? python[value] : value}`];
   });
   return `{${parts.join(", ")}}`;
 }
