@@ -21,7 +21,7 @@ Tasks are visited in parts, so that the arrays of a part fit into a cache and ma
 Features without variance in the wide prior are not used.
 """
 
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import equinox as eqx
 import jax
@@ -39,7 +39,7 @@ NOISE_ROWS = 10.0
 """Strength of the prior on the noise, in rows with the initially assumed noise."""
 FEW_TASKS, LAST_STEPS = 64, 3
 """With more than `FEW_TASKS` tasks, only the last `LAST_STEPS` steps use all of them."""
-PART_TASKS = 16
+PART_TASKS = 8
 """Most tasks of a part."""
 UNIT_REWARDS = 3.0
 """Strength of the prior on a task's scale, in rewards."""
@@ -85,7 +85,6 @@ def _em(past: PastTasks, start: Prior, wide: Prior, num_steps: int, covariance_t
     done = past.is_done
     num_tasks = done.sum()
     num_rows = (past.num_observations * done).sum()
-    parts = _in_parts(past)
 
     def step(_, prior: Prior) -> Prior:
         def add(total, tasks: PastTasks):
@@ -109,8 +108,8 @@ def _em(past: PastTasks, start: Prior, wide: Prior, num_steps: int, covariance_t
 
         variance = jnp.square(prior.noise_std)  # pyright: ignore[reportArgumentType]
         zero = jnp.zeros_like(variance)
-        (shrunk, squares), changes = lax.scan(add, (jnp.zeros_like(wide_matrix), zero), parts)
-        change = changes.reshape(-1, len(wide_matrix))[: len(done)]
+        nothing = jnp.zeros_like(past.features[:, 0])
+        (shrunk, squares), change = _add_up(add, (jnp.zeros_like(wide_matrix), zero), past, nothing)
         mean = prior.mean * num_tasks + jnp.matmul(done, change, precision=HIGHEST)
         mean = mean / (num_tasks + mean_tasks)
         away = (prior.mean + change - mean) * done[:, None]
@@ -149,8 +148,7 @@ def log_evidence(past: PastTasks, prior: Prior) -> Float[Array, " tasks"]:
         score = fits + log_determinant + tasks.num_observations * jnp.log(2 * jnp.pi)
         return None, -0.5 * tasks.is_done * score
 
-    _, scores = lax.scan(of_part, None, _in_parts(past))
-    return scores.reshape(-1)[: len(past.is_done)]
+    return _add_up(of_part, None, past, jnp.zeros_like(past.is_done))[1]
 
 
 @final
@@ -184,8 +182,13 @@ def _in_units(past: PastTasks, fit: _Fit, units: Units) -> tuple[Float[Array, "t
     return residual, jnp.maximum(lost, 0)
 
 
-def _in_parts(past: PastTasks) -> PastTasks:
-    """Return the tasks in parts of at most `PART_TASKS`, padded: arrays with two leading axes."""
+def _add_up(add_fn, total: Any, past: PastTasks, nothing: Float[Array, "tasks *any"]) -> tuple[Any, Array]:
+    """Return the total over all finished tasks and the outputs of each task, visiting tasks in parts.
+
+    `add_fn(total, tasks)` returns the total with the tasks of a part, and their outputs. Parts after the last
+    finished task are not visited: a history has space for all tasks of a run, and most of them are not
+    finished for most of the run. Their outputs are `nothing`.
+    """
     num_tasks = len(past.is_done)
     num_parts = -(-num_tasks // PART_TASKS)
     size = -(-num_tasks // num_parts)
@@ -194,4 +197,13 @@ def _in_parts(past: PastTasks) -> PastTasks:
         padding = [(0, num_parts * size - num_tasks)] + [(0, 0)] * (leaf.ndim - 1)
         return jnp.pad(leaf, padding).reshape(num_parts, size, *leaf.shape[1:])
 
-    return jax.tree.map(split, past)
+    parts, outputs = jax.tree.map(split, past), split(nothing)
+    last = jnp.where(past.is_done > 0, jnp.arange(1, num_tasks + 1), 0).max()
+
+    def visit(part, state):
+        total, outputs = state
+        total, output = add_fn(total, jax.tree.map(lambda leaf: leaf[part], parts))
+        return total, outputs.at[part].set(output)
+
+    total, outputs = lax.fori_loop(0, -(-last // size), visit, (total, outputs))
+    return total, outputs.reshape(-1, *nothing.shape[1:])[:num_tasks]

@@ -106,8 +106,8 @@ def unit_points(space: SearchSpace, trials: Sequence[TrialRecord]) -> Float[np.n
     points = np.full((len(trials), space.num_parameters), OFF)
     for place, (name, parameter) in enumerate(space.items()):
         on = [row for row, trial in enumerate(trials) if name in trial.params]
-        codes = [parameter.code_near(name, trials[row].params[name]) for row in on]
-        points[on, place] = parameter.codes_to_unit(np.array(codes, float))
+        codes = parameter.codes_near(name, [trials[row].params[name] for row in on])
+        points[on, place] = parameter.codes_to_unit(codes)
     return points
 
 

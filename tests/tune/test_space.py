@@ -167,6 +167,23 @@ def test_round_off_beyond_a_bound_is_clipped():
         space.to_unit(dict(a=0, b=0.99999e-5))
 
 
+@pytest.mark.parametrize(
+    "parameter",
+    [Float(0, 1), Float(1e-3, 1, log=True), Float(0, 1, step=0.1), Int(1, 9), Int(1, 9, step=2)],
+    ids=repr,
+)
+def test_codes_of_many_values_are_those_of_each(parameter):
+    inside = np.random.default_rng(0).uniform(parameter.low, parameter.high, 20).tolist()
+    beyond = [parameter.high * (1 + 1e-13)] if isinstance(parameter, Float) else []  # by round-off
+    values = [parameter.low, parameter.high, *beyond, *inside]
+    for some in (values, inside, []):
+        alone = [parameter.code_near("x", value) for value in some]
+        assert parameter.codes_near("x", some).tolist() == alone
+    for wrong in (True, np.nan, 10**400, "1", parameter.high + 1):
+        with pytest.raises(ValueError, match="x"):
+            parameter.codes_near("x", [parameter.low, wrong])
+
+
 def test_numpy_and_jax_scalars_become_python_values():
     params = dict(
         alpha=np.float32(0.25),

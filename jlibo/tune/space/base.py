@@ -5,7 +5,7 @@ NumPy, in float64.
 """
 
 import abc
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -52,6 +52,10 @@ class AbstractParameter(abc.ABC):
 
         A trial of another space may have such a number, and a model can use it.
         """
+
+    @abc.abstractmethod
+    def codes_near(self, argument: str, values: Sequence[Any]) -> Codes:
+        """Return `code_near` of many values."""
 
     @abc.abstractmethod
     def value_of(self, code: float) -> Value:

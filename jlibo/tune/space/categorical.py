@@ -1,8 +1,10 @@
 """Parameters with unordered choices. Public as `jlibo.Categorical`."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, final
+
+import numpy as np
 
 from jlibo.checks import did_you_mean, fail
 from jlibo.tune.space.base import AbstractParameter, Codes, cells_to_unit, unit_to_cells
@@ -117,6 +119,9 @@ class Categorical(AbstractParameter):
 
     def code_near(self, argument: str, value: Any) -> float:
         return self.code_of(argument, value)
+
+    def codes_near(self, argument: str, values: Sequence[Any]) -> Codes:
+        return np.array([self.code_of(argument, value) for value in values], float)
 
     def value_of(self, code: float) -> Value:
         return copied(self.choices[int(code)])

@@ -1,8 +1,9 @@
 """Parameters that are numbers: `Float` and `Int`. Public as `jlibo.Float` and `jlibo.Int`."""
 
+import contextlib
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any, final
 
@@ -104,6 +105,9 @@ class Float(AbstractParameter):
         if self.step is None:
             return self.code_of(argument, value)
         return _code_near(self, argument, value, self.step)
+
+    def codes_near(self, argument: str, values: Sequence[Any]) -> Codes:
+        return _codes_near(self, argument, values)
 
     def value_of(self, code: float) -> float:
         if self.step is None:
@@ -212,6 +216,9 @@ class Int(AbstractParameter):
     def code_near(self, argument: str, value: Any) -> float:
         return _code_near(self, argument, value, self.step or 1)
 
+    def codes_near(self, argument: str, values: Sequence[Any]) -> Codes:
+        return _codes_near(self, argument, values)
+
     def value_of(self, code: float) -> int:
         return int(code) if self.step is None else self.low + self.step * int(code)
 
@@ -291,9 +298,26 @@ def _code_near(parameter: Float | Int, argument: str, value: Any, step: float) -
     number = _real(argument, value)
     if not parameter.low <= number <= parameter.high:
         return parameter.code_of(argument, value)  # a bound up to round-off, or an error
-    place = (number - parameter.low) / step
-    nearest = float(np.rint(place))
-    return parameter.first_code + (nearest if abs(place - nearest) <= STEP_SLACK else place)
+    return float(_codes_between(parameter, number, step))
+
+
+def _codes_between(parameter: Float | Int, numbers: Any, step: float) -> Any:
+    """Return the codes of numbers inside the range, between two codes if a number is between two values."""
+    places = (numbers - parameter.low) / step
+    nearest = np.rint(places)
+    return parameter.first_code + np.where(abs(places - nearest) <= STEP_SLACK, nearest, places)
+
+
+def _codes_near(parameter: Float | Int, argument: str, values: Sequence[Any]) -> Codes:
+    """Return `code_near` of many values; at once if they are plain numbers inside the range."""
+    if set(map(type, values)) <= {int, float}:
+        with contextlib.suppress(OverflowError):  # an int too large for a float
+            numbers = np.array(values, float) + 0.0  # turns -0.0 into 0.0
+            if ((numbers >= parameter.low) & (numbers <= parameter.high)).all():
+                if isinstance(parameter, Float) and parameter.step is None:
+                    return numbers
+                return _codes_between(parameter, numbers, parameter.step or 1)
+    return np.array([parameter.code_near(argument, value) for value in values], float)
 
 
 def _fail_step(argument: str, parameter: Float | Int, got: object) -> None:
