@@ -8,6 +8,9 @@ the new task's own model the samples are leave-one-out predictions.
 A past model whose median loss exceeds the 95th percentile of the new model's loss is left out, which prevents
 weight dilution. With fewer than `LEAST_TRIALS` trials the past models have equal weights. The next
 configuration has the largest log expected improvement; the first has the largest mean.
+
+Fits take nearly all of the time. The hyper-parameters of the new task's model are fitted at every
+`REFIT_EVERY`-th trial, as in `empirical_gp`.
 """
 
 import functools
@@ -26,6 +29,7 @@ NEEDS = ("botorch", "gpytorch", "torch")
 NUM_SAMPLES = 256
 LEAST_TRIALS = 3
 """Fewest trials for weights from ranks; two trials have one pair."""
+REFIT_EVERY = 3
 _log_gain = jax.jit(log_gain)
 
 
@@ -92,20 +96,25 @@ class RGPE:
         models = [self._past_model(trials) for trials in past]
         means, variances, samples = [], [], []
         with torch.no_grad():
-            for model in models:
-                predicted = model.posterior(pool)
+            for one in models:
+                predicted = one.posterior(pool)
                 means.append(predicted.mean[:, 0].numpy())
                 variances.append(predicted.variance[:, 0].numpy())
                 samples.append(predicted.sample(torch.Size([NUM_SAMPLES]))[..., 0].numpy())
         means, variances, samples = np.stack(means), np.stack(variances), np.stack(samples)
         losses = np.zeros(samples.shape[:2])
         run: list[int] = []
+        model = None
         while len(run) < min(self.budget, len(points)):
             tried = values[run]
             scores = (tried - tried.mean()) / (tried.std() or 1.0) if run else tried
             mean, variance = means.mean(0), variances.sum(0) / len(past) ** 2
             if len(run) >= LEAST_TRIALS:
-                model = fitted_gp(pool[run], torch.as_tensor(scores)[:, None])
+                targets = torch.as_tensor(scores)[:, None]
+                if model is None or len(run) % REFIT_EVERY == 0:
+                    model = fitted_gp(pool[run], targets)
+                else:
+                    model = conditioned(model, pool[run], targets)
                 own = leave_one_out_loss(leave_one_out_samples(model, rng), scores)
                 weights = rank_weights(losses, own, rng)
                 with torch.no_grad():
@@ -120,6 +129,18 @@ class RGPE:
             run.append(int(np.argmax(gain)))
             losses += added_loss(samples[..., run], values[run])
         return available[run]
+
+
+def conditioned(model, points, targets):
+    """Return a Gaussian process on other trials with the hyper-parameters of `model`."""
+    from botorch.models import SingleTaskGP
+    from botorch.models.transforms import Standardize
+
+    new = SingleTaskGP(points, targets, outcome_transform=Standardize(m=1))
+    values = model.state_dict()
+    own = {name: value for name, value in values.items() if not name.startswith("outcome_transform")}
+    new.load_state_dict(new.state_dict() | own)
+    return new.eval()
 
 
 def leave_one_out_samples(model, rng: np.random.Generator) -> np.ndarray:
