@@ -27,18 +27,19 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from jlibo.belief.moments import Units, likeliest_units
 from jlibo.belief.prior import Prior
 from jlibo.belief.whitening import whiten
-from jlibo.meta.past import PastTasks, sample_tasks
+from jlibo.checks import ArrayLike
+from jlibo.meta.past import PastTasks
 
 HIGHEST = lax.Precision.HIGHEST
 NOISE_ROWS = 10.0
 """Strength of the prior on the noise, in rows with the initially assumed noise."""
 FEW_TASKS, LAST_STEPS = 64, 3
-"""With more than `FEW_TASKS` tasks, only the last `LAST_STEPS` steps use all of them."""
+"""With more than `FEW_TASKS` tasks, only the last `LAST_STEPS` EM steps use all of them."""
 PART_TASKS = 8
 """Most tasks of a part."""
 UNIT_REWARDS = 3.0
@@ -68,26 +69,12 @@ def fit_hierarchy(
 
     **Returns:** a `Prior` with a `noise_std`. Its covariance includes the uncertainty of the mean.
     """
-    if len(past.is_done) > FEW_TASKS:
-        # The first steps need few tasks, because they are far from the result in any case.
-        last = min(num_steps, LAST_STEPS)
-        few = sample_tasks(past, FEW_TASKS)
-        start = _em(few, start, wide, num_steps - last, covariance_tasks, mean_tasks, noise_std)
-        num_steps = last
-    fitted = _em(past, start, wide, num_steps, covariance_tasks, mean_tasks, noise_std)
-    scale = 1 + 1 / (past.is_done.sum() + mean_tasks)
-    return eqx.tree_at(lambda prior: prior.covariance, fitted, fitted.covariance * scale)
-
-
-def _em(past: PastTasks, start: Prior, wide: Prior, num_steps: int, covariance_tasks, mean_tasks, noise_std):
-    """Return the prior after some EM steps."""
     wide_matrix = jnp.diag(wide.covariance)
-    done = past.is_done
-    num_tasks = done.sum()
-    num_rows = (past.num_observations * done).sum()
 
-    def step(_, prior: Prior) -> Prior:
-        def add(total, tasks: PastTasks):
+    def step(number, prior: Prior) -> Prior:
+        variance = jnp.square(prior.noise_std)  # pyright: ignore[reportArgumentType]
+
+        def add(total: _Total, tasks: PastTasks):
             fit = _explain(tasks, prior)
             units = jax.vmap(likeliest_units, in_axes=(0, 0, None, None))(
                 fit.products, tasks.num_observations, UNIT_REWARDS, 1.0
@@ -102,29 +89,48 @@ def _em(past: PastTasks, start: Prior, wide: Prior, num_steps: int, covariance_t
             unexplained = jnp.einsum("tkr,tk->tr", fit.whitening, residual, precision=HIGHEST)
             doubt = jnp.maximum(variance - variance**2 * (fit.whitening**2).sum(1), 0)
             squares = (variance**2 * unexplained**2 + doubt).sum(1) + lost
-            shrunk, noise = total
-            shrunk = shrunk + jnp.matmul(images.T, images, precision=HIGHEST)
-            return (shrunk, noise + (squares * tasks.is_done).sum()), change
+            total = _Total(
+                total.shrunk + jnp.matmul(images.T, images, precision=HIGHEST),
+                total.squares + (squares * tasks.is_done).sum(),
+                total.num_rows + (tasks.num_observations * tasks.is_done).sum(),
+            )
+            return total, (change, tasks.is_done)
 
-        variance = jnp.square(prior.noise_std)  # pyright: ignore[reportArgumentType]
         zero = jnp.zeros_like(variance)
-        nothing = jnp.zeros_like(past.features[:, 0])
-        (shrunk, squares), change = _add_up(add, (jnp.zeros_like(wide_matrix), zero), past, nothing)
-        mean = prior.mean * num_tasks + jnp.matmul(done, change, precision=HIGHEST)
+        nothing = jnp.zeros_like(past.features[:, 0]), jnp.zeros_like(past.is_done)
+        # The first steps need few tasks, because they are far from the result in any case.
+        most = jnp.where(number < num_steps - LAST_STEPS, FEW_TASKS, len(past.is_done))
+        start = _Total(jnp.zeros_like(wide_matrix), zero, zero)
+        total, (change, visited) = add_up(add, start, past, nothing, most)
+        num_tasks = visited.sum()
+        mean = prior.mean * num_tasks + jnp.matmul(visited, change, precision=HIGHEST)
         mean = mean / (num_tasks + mean_tasks)
-        away = (prior.mean + change - mean) * done[:, None]
+        away = (prior.mean + change - mean) * visited[:, None]
         covariance = (
             covariance_tasks * wide_matrix
             + num_tasks * prior.covariance
-            - shrunk
+            - total.shrunk
             + jnp.matmul(away.T, away, precision=HIGHEST)
             + mean_tasks * jnp.outer(mean, mean)
         )
         covariance = (covariance + covariance.T) / (2 * (covariance_tasks + num_tasks))
-        noise_variance = (squares + NOISE_ROWS * noise_std**2) / (num_rows + NOISE_ROWS)
+        noise_variance = (total.squares + NOISE_ROWS * noise_std**2) / (total.num_rows + NOISE_ROWS)
         return Prior(mean, covariance, jnp.sqrt(noise_variance))
 
-    return lax.fori_loop(0, num_steps, step, start)
+    fitted = lax.fori_loop(0, num_steps, step, start)
+    scale = 1 + 1 / (past.is_done.sum() + mean_tasks)
+    return eqx.tree_at(lambda prior: prior.covariance, fitted, fitted.covariance * scale)
+
+
+@final
+class _Total(NamedTuple):
+    """Sums over tasks in one EM step."""
+
+    shrunk: Float[Array, "features features"]
+    """Prior covariance minus posterior covariance."""
+    squares: Float[Array, ""]
+    """Expected squared noise of the rows."""
+    num_rows: Float[Array, ""]
 
 
 def log_evidence(past: PastTasks, prior: Prior) -> Float[Array, " tasks"]:
@@ -148,7 +154,7 @@ def log_evidence(past: PastTasks, prior: Prior) -> Float[Array, " tasks"]:
         score = fits + log_determinant + tasks.num_observations * jnp.log(2 * jnp.pi)
         return None, -0.5 * tasks.is_done * score
 
-    return _add_up(of_part, None, past, jnp.zeros_like(past.is_done))[1]
+    return add_up(of_part, None, past, jnp.zeros_like(past.is_done), len(past.is_done))[1]
 
 
 @final
@@ -182,12 +188,20 @@ def _in_units(past: PastTasks, fit: _Fit, units: Units) -> tuple[Float[Array, "t
     return residual, jnp.maximum(lost, 0)
 
 
-def _add_up(add_fn, total: Any, past: PastTasks, nothing: Float[Array, "tasks *any"]) -> tuple[Any, Array]:
-    """Return the total over all finished tasks and the outputs of each task, visiting tasks in parts.
+def add_up(add_fn, total: Any, past: PastTasks, nothing: Any, most: Int[ArrayLike, ""]) -> tuple[Any, Any]:
+    """Return the total over finished tasks and the outputs of each task, visiting tasks in parts.
 
-    `add_fn(total, tasks)` returns the total with the tasks of a part, and their outputs. Parts after the last
-    finished task are not visited: a history has space for all tasks of a run, and most of them are not
-    finished for most of the run. Their outputs are `nothing`.
+    Parts after the last finished task are not visited: a history has space for all tasks of a run, and most
+    of them are not finished for most of the run. If the others have more than `most` tasks, only as many of
+    them are visited, evenly spaced.
+
+    **Arguments:**
+
+    - `add_fn`: function of the total and the tasks of a part; returns the new total and their outputs.
+    - `total`: the total without any task.
+    - `past`: the tasks.
+    - `nothing`: the outputs of tasks that are not visited; leaves have a leading axis of tasks.
+    - `most`: most tasks to visit, rounded up to whole parts. It may be traced.
     """
     num_tasks = len(past.is_done)
     num_parts = -(-num_tasks // PART_TASKS)
@@ -197,13 +211,16 @@ def _add_up(add_fn, total: Any, past: PastTasks, nothing: Float[Array, "tasks *a
         padding = [(0, num_parts * size - num_tasks)] + [(0, 0)] * (leaf.ndim - 1)
         return jnp.pad(leaf, padding).reshape(num_parts, size, *leaf.shape[1:])
 
-    parts, outputs = jax.tree.map(split, past), split(nothing)
+    parts, outputs = jax.tree.map(split, past), jax.tree.map(split, nothing)
     last = jnp.where(past.is_done > 0, jnp.arange(1, num_tasks + 1), 0).max()
+    num_used = -(-last // size)
+    num_visits = jnp.minimum(num_used, -(-most // size))
 
-    def visit(part, state):
+    def visit(number, state):
         total, outputs = state
+        part = number * num_used // num_visits
         total, output = add_fn(total, jax.tree.map(lambda leaf: leaf[part], parts))
-        return total, outputs.at[part].set(output)
+        return total, jax.tree.map(lambda leaf, new: leaf.at[part].set(new), outputs, output)
 
-    total, outputs = lax.fori_loop(0, -(-last // size), visit, (total, outputs))
-    return total, outputs.reshape(-1, *nothing.shape[1:])[:num_tasks]
+    total, outputs = lax.fori_loop(0, num_visits, visit, (total, outputs))
+    return total, jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:num_tasks], outputs)

@@ -13,7 +13,7 @@ import pytest
 
 from jlibo import Prior
 from jlibo.meta import RunSizes, TaskData
-from jlibo.meta.hierarchy import NOISE_ROWS, UNIT_REWARDS, fit_hierarchy
+from jlibo.meta.hierarchy import NOISE_ROWS, UNIT_REWARDS, add_up, fit_hierarchy
 from jlibo.meta.past import PastTasks, no_past, remember, sample_tasks
 from tests.belief.observed import likeliest_units, unit_likelihood
 
@@ -171,3 +171,24 @@ def test_sample_is_evenly_spaced_over_the_finished_tasks(num_done):
     places = [int(np.flatnonzero((targets == one).all(1))[0]) for one in np.asarray(few.targets)]
     assert len(set(places)) == 10 and np.ptp(np.diff(places)) <= 1 and places[0] == 0
     assert sample_tasks(past, 40) is past
+
+
+@pytest.mark.parametrize(
+    "num_done, most, expected",
+    [
+        (100, 100, range(104)),
+        (100, 32, [*range(8), *range(24, 32), *range(48, 56), *range(72, 80)]),
+        (5, 64, range(8)),
+    ],
+)
+def test_parts_are_visited_evenly_spaced_up_to_the_last_finished_task(num_done, most, expected):
+    features, targets, _ = draw_past(num_tasks=120, num_rows=3)
+    past = as_past(features, targets)
+    past = eqx.tree_at(lambda p: p.is_done, past, (jnp.arange(120) < num_done).astype(float))
+
+    def count(total, tasks):
+        return total + tasks.is_done.sum(), jnp.ones_like(tasks.is_done)
+
+    total, visited = add_up(count, jnp.zeros(()), past, jnp.zeros(120), jnp.asarray(most))
+    assert np.flatnonzero(visited).tolist() == list(expected)
+    assert total == min(num_done, len(expected))
