@@ -1,6 +1,6 @@
 """Number of trials that a tuning task needs after other tasks, for jlibo and its peers, on many tables.
 
-    python -m benchmarks.automl [--table FILE.npz ...] [--methods NAME ...] [--orders 20] [--draws 4]
+    python -m benchmarks.automl [--table FILE.npz ...] [--shipped] [--methods NAME ...] [--orders 20]
     python -m benchmarks.automl --csv FILE --log NAME --minimise
 
 Tasks of a table of evaluations (by default the elastic net on 49 data sets) are tuned with 50 trials each and
@@ -198,8 +198,8 @@ def read_problems(arguments: argparse.Namespace) -> list[Problem]:
         problems.append(
             tables.read_csv(arguments.csv, metric=arguments.metric, log=arguments.log, maximise=maximise)
         )
-    if not problems:
-        problems = [tables.read_shipped(arguments.metric)]
+    if arguments.shipped or not problems:
+        problems.append(tables.read_shipped(arguments.metric))
     names = [problem.name for problem in problems]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
@@ -230,6 +230,11 @@ def read_arguments(words: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--table", action="append", default=[], metavar="FILE", help="an .npz table; repeat it"
+    )
+    parser.add_argument(
+        "--shipped",
+        action="store_true",
+        help="also the table that comes with jlibo (without another table: always)",
     )
     parser.add_argument("--csv", metavar="FILE", help="a CSV table: columns task, parameters..., metric")
     parser.add_argument("--log", nargs="+", default=[], metavar="NAME", help="its parameters on a log scale")

@@ -120,3 +120,13 @@ def test_unrelated_tasks_have_swapped_and_reversed_coordinates(small, mixed):
     renamed = draw_unrelated(mixed, 4, seed=0)[..., 1]
     assert np.isin(renamed, before).all() and (renamed != before).any()
     assert ((renamed[..., :, None] == renamed[..., None, :]) == (before[:, None] == before)).all()
+
+
+def test_the_shipped_table_is_used_beside_others_on_request(tmp_path):
+    path = tmp_path / "table.npz"
+    write_table(path, *mixed_arrays())
+    for words, names in ([], ["table"]), (["--shipped"], ["table", "glmnet"]):
+        problems = automl.read_problems(automl.read_arguments(["--table", str(path), *words]))
+        assert [problem.name for problem in problems] == names
+    (problem,) = automl.read_problems(automl.read_arguments([]))
+    assert problem.name == "glmnet"
