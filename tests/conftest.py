@@ -16,6 +16,7 @@ from typing import Any
 os.environ.setdefault("NPROC", str(max(4, os.cpu_count() or 1)))
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("MPLBACKEND", "Agg")
+os.environ.setdefault("JLIBO_CACHE", "0")  # programs of the tests are not for the user
 # Most of the suite's time is the compilation of programs that run for milliseconds. Without optimisation it
 # takes a third of the time. `make test-slow` sets XLA_FLAGS to the empty string: its programs are
 # compiled as for users.

@@ -33,6 +33,9 @@ FARTHEST = 3.0
 """Scores are clipped at this many spreads below the median. How bad a bad configuration is does not matter,
 and the model would spend its flexibility on the difference."""
 LEAST_TASKS, LEAST_TRIALS = 8, 32
+LEAST_OWN = 128
+"""Smallest padded number of trials of the running task: more than most tasks have, so that they compile once,
+whatever was said about their budget."""
 MOST_TASKS, MOST_TRIALS = 512, 256
 """Largest numbers of past tasks, and of trials of one past task, that are used."""
 NUM_RECENT = 64
@@ -111,6 +114,21 @@ def unit_points(space: SearchSpace, trials: Sequence[TrialRecord]) -> Float[np.n
     return points
 
 
+@final
+class PastRows(eqx.Module):
+    """Finished trials of all past tasks, padded: `PastTrials` with unit points in place of features."""
+
+    points: Float[Any, "tasks trials dim"]
+    scores: Float[Any, "tasks trials"]
+    explored: Bool[Any, "tasks trials"]
+    present: Bool[Any, "tasks trials"]
+    log_units: Float[Any, " tasks"]
+
+    def with_features(self, features: AbstractFeatures) -> PastTrials:
+        rest = (jnp.asarray(leaf) for leaf in (self.scores, self.explored, self.present, self.log_units))
+        return PastTrials(features(jnp.asarray(self.points)), *rest)
+
+
 def past_trials(
     space: SearchSpace,
     features: AbstractFeatures,
@@ -119,6 +137,14 @@ def past_trials(
     *,
     maximise: bool,
 ) -> tuple[PastTrials, int] | None:
+    """Return `past_rows` with features in place of points."""
+    found = past_rows(space, tasks, trials, maximise=maximise)
+    return None if found is None else (found[0].with_features(features), found[1])
+
+
+def past_rows(
+    space: SearchSpace, tasks: Sequence[TaskRecord], trials: Sequence[TrialRecord], *, maximise: bool
+) -> tuple[PastRows, int] | None:
     """Return the tasks that have at least two scores, and their number; None if there is no such task.
 
     A stopped trial has its estimate as a score. Added tasks contain no forced exploration, so all their
@@ -146,13 +172,8 @@ def past_trials(
         )
         explored[place, : len(some)] = [trial.explored or task.source == "added" for trial in some]
         present[place, : len(some)] = True
-    arrays = PastTrials(
-        features=features(jnp.asarray(points, jnp.result_type(float))),
-        scores=jnp.asarray(scores, jnp.result_type(float)),
-        explored=jnp.asarray(explored),
-        present=jnp.asarray(present),
-        log_units=jnp.asarray(log_units, jnp.result_type(float)),
-    )
+    dtype = jnp.result_type(float)  # converted by NumPy: by jax, each shape is a program
+    arrays = PastRows(points.astype(dtype), scores.astype(dtype), explored, present, log_units.astype(dtype))
     return arrays, len(rows)
 
 
@@ -279,7 +300,7 @@ def own_rows(trials: TrialArrays, *, maximise: bool, room: int = 0) -> tuple[Own
 
     `room` is the expected number of trials; padding to it gives the whole task one shape.
     """
-    count, size = len(trials), padded(max(len(trials), room), LEAST_TRIALS)
+    count, size = len(trials), padded(max(len(trials), room), LEAST_OWN)
     told, pending = np.zeros((2, size), bool)
     told[:count], pending[:count] = trials.is_told, trials.is_pending
     scores = np.zeros(size)

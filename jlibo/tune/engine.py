@@ -239,11 +239,7 @@ def suggest(
 
 
 @eqx.filter_jit
-def _order(num_candidates: int, num_draws: int, available: Any, key: PRNGKeyArray) -> Int[Array, " draws"]:
-    task = Task(jnp.zeros(num_candidates), available)
-    return explore_once(task, num_draws, key=key)
-
-
 def exploration_order(num_candidates: int, num_draws: int, *, key: PRNGKeyArray) -> Int[Array, " draws"]:
     """Return the candidates that forced exploration draws in one task, in order, as `draw_task` does."""
-    return _order(num_candidates, num_draws, None, split_task_key(key).exploration)
+    task = Task(jnp.zeros(num_candidates), None)
+    return explore_once(task, num_draws, key=split_task_key(key).exploration)

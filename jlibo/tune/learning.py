@@ -8,12 +8,16 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import equinox as eqx
-import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
 
 from jlibo.belief.prior import Prior
+from jlibo.belief.scaling import Standardise
+from jlibo.features import AbstractFeatures
+from jlibo.meta import AbstractMetaLearner, RunSizes
 from jlibo.tune import arrays, engine
 from jlibo.tune.engine import Knowledge
 from jlibo.tune.memory.records import TaskRecord, TrialRecord
@@ -37,15 +41,29 @@ def learn_records(
     model: Model, tasks: Sequence[TaskRecord], trials: Sequence[TrialRecord], *, maximise: bool
 ) -> Learned:
     """Return what is learned from the tasks."""
-    past = arrays.past_trials(model.space, model.features, tasks, trials, maximise=maximise)
+    past = arrays.past_rows(model.space, tasks, trials, maximise=maximise)
     if past is None:
         sizes = model.sizes(1, arrays.LEAST_TRIALS)
-        return Learned(_nothing_known(model.learner, model.scaling, sizes), 0)
+        return Learned(model.programs.run(_nothing_known, model.learner, model.scaling, sizes), 0)
     rows, num_tasks = past
     sizes = model.sizes(*rows.scores.shape)
-    count = jnp.asarray(min(num_tasks, arrays.MOST_TASKS), jnp.int32)
-    knowledge = engine.learn(model.learner, model.scaling, model.policy.noise_std, rows, count, sizes)
-    return Learned(knowledge, num_tasks)
+    count = np.asarray(min(num_tasks, arrays.MOST_TASKS), np.int32)
+    parts = (model.learner, model.scaling, model.policy.noise_std, model.features)
+    return Learned(model.programs.run(_learn, *parts, rows, count, sizes), num_tasks)
+
+
+@eqx.filter_jit
+def _learn(
+    learner: AbstractMetaLearner,
+    scaling: Standardise,
+    noise_std: Float[Array, ""],
+    features: AbstractFeatures,
+    rows: arrays.PastRows,
+    num_tasks: Int[Any, ""],
+    sizes: RunSizes,
+) -> Knowledge:
+    """Return `engine.learn` of the rows; their features are evaluated in the same program."""
+    return engine.learn(learner, scaling, noise_std, rows.with_features(features), num_tasks, sizes)
 
 
 def summarise_records(
@@ -60,14 +78,26 @@ def summarise_records(
 
     None if no task has two scores.
     """
-    past = arrays.past_trials(model.space, model.features, tasks, trials, maximise=maximise)
+    past = arrays.past_rows(model.space, tasks, trials, maximise=maximise)
     if past is None:
         return None
     rows, _ = past
     sizes = model.sizes(*rows.scores.shape)
-    return engine.summarise(
-        model.learner, model.scaling, model.policy.noise_std, rows, knowledge.support, sizes
-    )
+    parts = (model.learner, model.scaling, model.policy.noise_std, model.features)
+    return model.programs.run(_summarise, *parts, rows, knowledge.support, sizes)
+
+
+@eqx.filter_jit
+def _summarise(
+    learner: AbstractMetaLearner,
+    scaling: Standardise,
+    noise_std: Float[Array, ""],
+    features: AbstractFeatures,
+    rows: arrays.PastRows,
+    support: Bool[Array, " groups"],
+    sizes: RunSizes,
+) -> Prior:
+    return engine.summarise(learner, scaling, noise_std, rows.with_features(features), support, sizes)
 
 
 def has_changed(learned: Mapping[int, int], now: Mapping[int, int]) -> bool:

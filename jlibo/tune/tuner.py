@@ -89,6 +89,9 @@ class Tuner(AbstractTunerResults, AbstractTunerLoop):
       configurations for which all are true are suggested. It is not stored in the memory.
     - `maximize`, `direction`: other spellings of `maximise`; `direction` is "maximize" or "minimize", also
       with an "s".
+    - `cache`: whether compiled programs are stored in the user's cache folder, so that the first answer of a
+      later process does not wait for the compiler. Only the user can read the files. The environment variable
+      `JLIBO_CACHE=0` turns it off for all tuners.
 
     **Raises:**
 
@@ -128,6 +131,7 @@ class Tuner(AbstractTunerResults, AbstractTunerLoop):
         constraint: Constraint | Sequence[Constraint] | None = None,
         maximize: bool | None = None,
         direction: str | None = None,
+        cache: bool = True,
     ):
         check_process("Tuner")
         maximise = maximise_of(maximise=maximise, maximize=maximize, direction=direction)
@@ -142,6 +146,7 @@ class Tuner(AbstractTunerResults, AbstractTunerLoop):
             candidates=candidates,
             sizes=sizes,
             constraint=constraint,
+            keep_programs=cache,
         )
         self._is_of_mode = learner is None and policy is None
         self._own_memory = not isinstance(memory, Memory)
