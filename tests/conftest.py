@@ -42,6 +42,8 @@ import jax
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
+from jlibo.programs import programs
+
 jax.config.update("jax_platforms", os.environ["JAX_PLATFORMS"])  # also if a plugin imported jax earlier
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_compilation_cache_dir", None)  # overrides the environment variable
@@ -163,6 +165,7 @@ def _bound_memory(limit: int) -> None:
     """
     if _resident_bytes() > limit:
         jax.clear_caches()
+        programs.forget()
         gc.collect()
         if hasattr(ctypes.CDLL(None), "malloc_trim"):  # glibc keeps freed memory otherwise
             ctypes.CDLL(None).malloc_trim(0)

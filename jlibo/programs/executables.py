@@ -39,8 +39,19 @@ class Executable(NamedTuple):
 
     call: Any
     """The function of jax, from arrays to a list of arrays."""
-    results: Any
+    shapes: Any
+    """The results, with shapes in place of arrays."""
+    structure: Any
     """The structure of the results."""
+
+
+@final
+class Stored(NamedTuple):
+    """The content of a file, which is not loaded yet."""
+
+    num_arguments: int
+    shapes: Any
+    program: bytes
 
 
 def path_of(identity: str) -> Path | None:
@@ -56,7 +67,7 @@ def path_of(identity: str) -> Path | None:
     return folder / f"{hashlib.sha256(identity.encode()).hexdigest()}.bin"
 
 
-def read(path: Path) -> bytes | None:
+def read(path: Path) -> Stored | None:
     """Return the content of a program's file; None if there is none or it is damaged."""
     try:
         content = read_private_file(path)
@@ -70,38 +81,52 @@ def read(path: Path) -> bytes | None:
         return None
     with contextlib.suppress(OSError):
         os.utime(path)  # for `shrink`
-    return payload
+    try:
+        return Stored(*pickle.loads(payload))
+    except Exception as error:
+        logger.debug("a stored program cannot be read: %r", error)
+        return None
 
 
-def load(payload: bytes) -> Executable | None:
-    """Return the program of a file that `read` has checked; None if this version of jax cannot load it."""
+def load(stored: Stored) -> Executable | None:
+    """Return the program of a file; None if this version of jax cannot load it."""
     try:
         from jax.experimental.serialize_executable import deserialize_and_load
 
-        num_arguments, skeleton, program = pickle.loads(payload)
-        leaves, results = jax.tree.flatten(skeleton)
-        arguments = jax.tree.structure(((0,) * num_arguments, {}))
-        outputs = jax.tree.structure([0] * len(leaves))
-        call = deserialize_and_load(program, arguments, outputs, execution_devices=jax.local_devices()[:1])
+        structure = jax.tree.structure(stored.shapes)
+        arguments = jax.tree.structure(((0,) * stored.num_arguments, {}))
+        outputs = jax.tree.structure([0] * structure.num_leaves)
+        devices = jax.local_devices()[:1]
+        call = deserialize_and_load(stored.program, arguments, outputs, execution_devices=devices)
     except Exception as error:  # whatever it is, the program can be compiled
         logger.debug("a stored program cannot be loaded: %r", error)
         return None
-    return Executable(call, results)
+    return Executable(call, stored.shapes, structure)
 
 
-def save(path: Path, program: Executable, num_arguments: int) -> None:
-    """Store a program, and remove old ones if the folder has become large. Nothing happens on an error."""
+def packed(program: Executable, num_arguments: int) -> bytes | None:
+    """Return a program as the content of a file; None if jax cannot serialise it.
+
+    Call it before the program runs for the first time: XLA cannot serialise a sort that has run.
+    """
     try:
         from jax.experimental.serialize_executable import serialize
 
         compiled, _, _ = serialize(program.call)
-        skeleton = jax.tree.unflatten(program.results, range(program.results.num_leaves))
-        payload = pickle.dumps((num_arguments, skeleton, compiled))
+        return pickle.dumps(tuple(Stored(num_arguments, program.shapes, compiled)))
+    except Exception as error:
+        logger.debug("a program cannot be stored: %r", error)
+        return None
+
+
+def save(path: Path, payload: bytes) -> None:
+    """Write a file, and remove old ones if the folder has become large. Nothing happens on an error."""
+    try:
         content = _first_line(path, payload) + b"\n" + payload
         check_private_folder(path.parent)
         write_atomically(path, lambda file: file.write(content), mode=0o600)
         shrink(path.parent, MOST_BYTES)
-    except Exception as error:  # jax cannot serialise the program, or the disk is full: it runs all the same
+    except (NotPrivate, OSError) as error:  # such as a full disk: the program runs all the same
         logger.debug("a program cannot be stored: %r", error)
 
 

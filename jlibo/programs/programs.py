@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, final
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from jlibo.programs import executables, identity
+from jlibo.programs import executables, identity, options
 from jlibo.programs.executables import Executable
 from jlibo.programs.folder import is_wanted
 
@@ -27,7 +28,7 @@ MOST_HELD = 256
 """Programs that a process holds; the least recently used one is dropped."""
 NUM_THREADS = 3
 
-_held: "OrderedDict[Any, Future[Executable | None]]" = OrderedDict()
+_held: "OrderedDict[Any, _Started]" = OrderedDict()
 _lock = threading.Lock()
 _pool: ThreadPoolExecutor | None = None
 
@@ -38,6 +39,13 @@ class Programs(NamedTuple):
 
     keep: bool = True
     """Whether programs are stored on disk; the environment variable `JLIBO_CACHE=0` has precedence."""
+    level: int = 1
+    """How much the compiler optimises; see `jlibo.programs.options`."""
+
+    @property
+    def quick(self) -> "Programs":
+        """The same for functions that take longer to compile than to run."""
+        return self._replace(level=0)
 
     def run(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Return `fn(*args, **kwargs)` for a function that `eqx.filter_jit` made."""
@@ -45,22 +53,23 @@ class Programs(NamedTuple):
         if call is None:
             return fn(*args, **kwargs)
         program = _program(call)
-        return jax.tree.unflatten(program.results, program.call(*call.arrays))
+        return jax.tree.unflatten(program.structure, program.call(*call.arrays))
 
-    def prepare(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+    def prepare(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Start to load or to compile the program of `run` with such arguments.
 
         Arrays may be `jax.ShapeDtypeStruct`s. Tracing, if it is necessary, is finished when this returns.
+
+        **Returns:** the shapes of the results, or None if the function is called as without a store.
         """
         call = self._call(fn, args, kwargs)
-        if call is not None and call.key not in _held:
-            _started(call)
+        return None if call is None else _started(call).shapes
 
     def _call(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> "_Call | None":
         """Return the call if its program can be stored, else None."""
-        if not self.keep or not hasattr(fn, "__wrapped__") or not is_wanted() or not _is_usual():
+        if not hasattr(fn, "__wrapped__") or not _is_usual():
             return None
-        return _Call.of(fn, args, kwargs)
+        return _Call.of(fn, args, kwargs, self)
 
 
 UNSTORED = Programs(keep=False)
@@ -80,9 +89,10 @@ class _Call(NamedTuple):
     structure: Any
     key: Any
     """The call's program in this process."""
+    how: Programs
 
     @classmethod
-    def of(cls, fn: Any, args: Any, kwargs: Any) -> "_Call | None":
+    def of(cls, fn: Any, args: Any, kwargs: Any, how: Programs) -> "_Call | None":
         """Return a call; None if its arrays are traced, or not on the only device that is used here."""
         leaves, structure = jax.tree.flatten((args, kwargs))
         arrays, places, rest, shapes = [], [], [], []
@@ -106,8 +116,8 @@ class _Call(NamedTuple):
             places.append(place)
             shapes.append((tuple(leaf.shape), np.dtype(leaf.dtype), identity.is_weak(leaf)))
         rest, places = tuple(rest), tuple(places)
-        key = (fn, structure, rest, places, tuple(shapes), identity.settings())
-        return cls(fn, arrays, places, rest, structure, key)
+        key = (fn, structure, rest, places, tuple(shapes), identity.settings(), how.level)
+        return cls(fn, arrays, places, rest, structure, key, how)
 
     def arguments(self, arrays: Any) -> tuple[Any, Any]:
         """Return the arguments with these arrays."""
@@ -130,8 +140,11 @@ class _Call(NamedTuple):
 
         def of_arrays(*arrays):
             args, kwargs = self.arguments(arrays)
-            leaves, results = jax.tree.flatten(inner(*args, **kwargs))
-            found.append(results)
+            leaves, structure = jax.tree.flatten(inner(*args, **kwargs))
+            # With dtypes of their own, so that the next program does not depend on how these were made.
+            leaves = [jnp.asarray(leaf, jnp.result_type(leaf)) for leaf in leaves]
+            shapes = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
+            found.append(jax.tree.unflatten(structure, shapes))
             return leaves
 
         of_arrays.__name__ = of_arrays.__qualname__ = inner.__name__
@@ -145,7 +158,12 @@ class _Call(NamedTuple):
         inner = self.fn.__wrapped__
         kinds = [kind for kind in (self.rest[place] for place in self.places) if kind is not None]
         args, kwargs = jax.tree.unflatten(self.structure, self._with(self.shapes()))
-        parts = [f"{inner.__module__}.{inner.__qualname__}", identity.describe((args, kwargs)), *kinds]
+        parts = [
+            f"{inner.__module__}.{inner.__qualname__}",
+            f"level {self.how.level}",
+            identity.describe((args, kwargs)),
+            *kinds,
+        ]
         if inner.__module__.split(".")[0] != "jlibo" or "<locals>" in inner.__qualname__:
             raise identity.Unknown(inner.__qualname__)
         return _complete(parts)
@@ -171,69 +189,82 @@ def _is_usual() -> bool:
     return jax.default_backend() == "cpu"
 
 
-def _started(call: _Call) -> "Future[Executable | None]":
-    """Return the program of a call as a future: held already, or being loaded or compiled in a thread.
+@final
+class _Started(NamedTuple):
+    """A program that is held, or being loaded or compiled in a thread."""
 
-    The result is None if a stored program cannot be loaded.
-    """
+    shapes: Any
+    """The results, with shapes in place of arrays."""
+    future: "Future[Executable | None]"
+    """None if the stored program cannot be loaded."""
+
+
+def _started(call: _Call) -> _Started:
+    """Return the program of a call, which is held already, or start to make it."""
     with _lock:
         if call.key in _held:
             _held.move_to_end(call.key)
             return _held[call.key]
         lowered, path = _place(call)
-        payload = None if path is None else executables.read(path)
-        if payload is not None:
-            future = _threads().submit(executables.load, payload)
+        stored = None if path is None else executables.read(path)
+        if stored is not None:
+            started = _Started(stored.shapes, _threads().submit(executables.load, stored))
         else:
-            future = _compiling(call, lowered, path)
-        _held[call.key] = future
+            started = _compiling(call, lowered, path)
+        _held[call.key] = started
         while len(_held) > MOST_HELD:
             _held.popitem(last=False)
-        return future
+        return started
 
 
 def _place(call: _Call) -> tuple[tuple[Any, Any] | None, Path | None]:
     """Return the file of a program, and the traced program if it had to be traced for that."""
+    if not call.how.keep or not is_wanted():
+        return None, None
     try:
         return None, executables.path_of(call.identity())
     except identity.Unknown:
         # The traced program says everything. It is not compiled again, but it has to be traced.
         lowered = call.lowered()
-        return lowered, executables.path_of(_complete([lowered[0].as_text()]))
+        return lowered, executables.path_of(_complete([lowered[0].as_text(), f"level {call.how.level}"]))
 
 
-def _compiling(call: _Call, lowered: tuple[Any, Any] | None, path: Path | None) -> "Future[Any]":
+def _compiling(call: _Call, lowered: tuple[Any, Any] | None, path: Path | None) -> _Started:
     # Traced in this thread, which has the settings of jax; the compiler runs beside it.
-    traced, results = lowered or call.lowered()
-    future = _threads().submit(_compile, traced, results)
-
-    def store(done: "Future[Executable]") -> None:
-        if path is not None and done.exception() is None:
-            # The caller has the program already. The process does not end before it is stored.
-            _threads().submit(executables.save, path, done.result(), len(call.arrays))
-
-    with contextlib.suppress(RuntimeError):  # the interpreter is ending
-        future.add_done_callback(store)
-    return future
+    traced, shapes = lowered or call.lowered()
+    future: Future[Any] = _threads().submit(_compile, traced, shapes, call, path)
+    return _Started(shapes, future)
 
 
-def _compile(traced: Any, results: Any) -> Executable:
-    return Executable(traced.compile(), results)
+def _compile(traced: Any, shapes: Any, call: _Call, path: Path | None) -> Executable:
+    program = Executable(options.compiled(traced, call.how.level), shapes, jax.tree.structure(shapes))
+    payload = None if path is None else executables.packed(program, len(call.arrays))
+    if path is not None and payload is not None:
+        # The caller has the program before it is on disk. The process does not end before.
+        with contextlib.suppress(RuntimeError):  # the interpreter is ending
+            _threads().submit(executables.save, path, payload)
+    return program
 
 
 def _program(call: _Call) -> Executable:
     """Return the program of a call."""
     try:
-        program = _started(call).result()
+        program = _started(call).future.result()
         if program is None:  # what is stored cannot be loaded, and is replaced
             with _lock:
                 _held[call.key] = _compiling(call, *_place(call))
-            program = _held[call.key].result()
+            program = _held[call.key].future.result()
     except BaseException:
         _held.pop(call.key, None)
         raise
     assert program is not None
     return program
+
+
+def forget() -> None:
+    """Drop the programs that this process holds."""
+    with _lock:
+        _held.clear()
 
 
 def _threads() -> ThreadPoolExecutor:

@@ -16,7 +16,6 @@ import contextlib
 import hashlib
 import importlib.util
 import json
-import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -36,21 +35,7 @@ from jlibo.private_files import (
 from jlibo.programs import identity
 from jlibo.programs.folder import is_wanted, private_folder, warn_unused
 
-_OPTIMISATION_LEVEL = "xla_backend_optimization_level"
-
-
 _MAGIC = "jlibo-program 2"
-
-
-def compiler_options(platform: str) -> dict[str, str | bool] | None:
-    """Return the compiler's options for programs of sweeps and experiments; None for its defaults.
-
-    On a CPU, level 3 (XLA's default) takes a seventh longer to compile than level 2, and the program runs no
-    faster. A level that is set in the environment variable `XLA_FLAGS` is kept.
-    """
-    if platform != "cpu" or _OPTIMISATION_LEVEL in os.environ.get("XLA_FLAGS", ""):
-        return None
-    return {_OPTIMISATION_LEVEL: "2"}
 
 
 def keep_programs() -> Path | None:

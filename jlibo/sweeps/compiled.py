@@ -16,7 +16,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from jlibo.host_memory import BudgetError
-from jlibo.programs.traced import compiler_options
+from jlibo.programs.options import compiler_options
 from jlibo.sweeps.points import Plan
 from jlibo.sweeps.program import Program
 

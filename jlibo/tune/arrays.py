@@ -15,9 +15,11 @@ Sizes are bounded, so that neither time nor memory grows with the number of tria
 
 import dataclasses
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, final
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float
@@ -155,9 +157,7 @@ def past_rows(
         return None
     kept = [task for task in tasks if task.id in rows][-MOST_TASKS:]
     own = [thinned(rows[task.id], maximise=maximise) for task in kept]
-    few = len(kept) <= FEW_TASKS
-    num_tasks = padded(len(kept), LEAST_TASKS, TASKS_GROWTH) if few else padded(len(kept), FEW_TASKS)
-    num_trials = padded(max(map(len, own)), LEAST_TRIALS)
+    num_tasks, num_trials = past_sizes(len(kept), max(map(len, own)))
     points = np.zeros((num_tasks, num_trials, space.num_parameters))
     scores = np.zeros((num_tasks, num_trials))
     explored = np.zeros((num_tasks, num_trials), bool)
@@ -175,6 +175,22 @@ def past_rows(
     dtype = jnp.result_type(float)  # converted by NumPy: by jax, each shape is a program
     arrays = PastRows(points.astype(dtype), scores.astype(dtype), explored, present, log_units.astype(dtype))
     return arrays, len(rows)
+
+
+def past_sizes(num_tasks: int, most_trials: int) -> tuple[int, int]:
+    """Return the padded numbers of past tasks and of trials of each."""
+    num_tasks, most_trials = min(num_tasks, MOST_TASKS), min(most_trials, MOST_TRIALS)
+    few = num_tasks <= FEW_TASKS
+    size = padded(num_tasks, LEAST_TASKS, TASKS_GROWTH) if few else padded(num_tasks, FEW_TASKS)
+    return size, padded(most_trials, LEAST_TRIALS)
+
+
+def past_shapes(space: SearchSpace, num_tasks: int, num_trials: int) -> PastRows:
+    """Return the shapes of the result of `past_rows`, given its padded sizes."""
+    numbers = partial(jax.ShapeDtypeStruct, dtype=jnp.result_type(float))
+    flags = jax.ShapeDtypeStruct((num_tasks, num_trials), bool)
+    points = numbers((num_tasks, num_trials, space.num_parameters))
+    return PastRows(points, numbers((num_tasks, num_trials)), flags, flags, numbers((num_tasks,)))
 
 
 def scored_trials(tasks: Sequence[TaskRecord], trials: Sequence[TrialRecord]) -> dict[int, list[TrialRecord]]:

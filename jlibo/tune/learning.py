@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, final
 
 import equinox as eqx
+import jax
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
@@ -48,22 +49,53 @@ def learn_records(
     rows, num_tasks = past
     sizes = model.sizes(*rows.scores.shape)
     count = np.asarray(min(num_tasks, arrays.MOST_TASKS), np.int32)
-    parts = (model.learner, model.scaling, model.policy.noise_std, model.features)
-    return Learned(model.programs.run(_learn, *parts, rows, count, sizes), num_tasks)
+    return Learned(_learn(model, rows, count, sizes), num_tasks)
+
+
+def prepare_learning(model: Model, counts: Mapping[int, int]) -> None:
+    """Start to compile the programs of `learn_records`, or to load them, beside the reading of the past.
+
+    **Arguments:**
+
+    - `model`: the model of the search space.
+    - `counts`: the number of scores by task id. Stopped trials with an estimate count too, but are not known
+      here: then another program may be needed, which is compiled when the past has been read.
+    """
+    teaching = [count for count in counts.values() if count >= 2]
+    if model.programs.keep and teaching:
+        _prepare(model, arrays.past_shapes(model.space, *arrays.past_sizes(len(teaching), max(teaching))))
+
+
+def _prepare(model: Model, rows: arrays.PastRows) -> None:
+    sizes = model.sizes(*rows.scores.shape)
+    shapes = model.programs.quick.prepare(_begin, *_parts(model), rows, sizes)
+    if shapes is not None:
+        count = jax.ShapeDtypeStruct((), np.int32)
+        model.programs.prepare(engine.finish, model.learner, shapes, count, sizes)
+
+
+def _parts(model: Model) -> tuple[Any, ...]:
+    return model.learner, model.scaling, model.policy.noise_std, model.features
+
+
+def _learn(model: Model, rows: arrays.PastRows, num_tasks: Int[Any, ""], sizes: RunSizes) -> Knowledge:
+    """Return `engine.learn`, in two programs that are compiled or loaded side by side."""
+    _prepare(model, rows)
+    begun = model.programs.quick.run(_begin, *_parts(model), rows, sizes)
+    return model.programs.run(engine.finish, model.learner, begun, num_tasks, sizes)
 
 
 @eqx.filter_jit
-def _learn(
+def _begin(
     learner: AbstractMetaLearner,
     scaling: Standardise,
     noise_std: Float[Array, ""],
     features: AbstractFeatures,
     rows: arrays.PastRows,
-    num_tasks: Int[Any, ""],
     sizes: RunSizes,
-) -> Knowledge:
-    """Return `engine.learn` of the rows; their features are evaluated in the same program."""
-    return engine.learn(learner, scaling, noise_std, rows.with_features(features), num_tasks, sizes)
+) -> engine.Begun:
+    """Return `engine.begin` of the rows; their features are evaluated in the same program."""
+    return engine.begin(learner, scaling, noise_std, rows.with_features(features), sizes)
 
 
 def summarise_records(
@@ -83,8 +115,7 @@ def summarise_records(
         return None
     rows, _ = past
     sizes = model.sizes(*rows.scores.shape)
-    parts = (model.learner, model.scaling, model.policy.noise_std, model.features)
-    return model.programs.run(_summarise, *parts, rows, knowledge.support, sizes)
+    return model.programs.run(_summarise, *_parts(model), rows, knowledge.support, sizes)
 
 
 @eqx.filter_jit

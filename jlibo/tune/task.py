@@ -326,6 +326,7 @@ class TunerTask(AbstractTaskResults, AbstractTaskOutlook, AbstractTaskLoop):
     def _next_config(self, history: TaskHistory) -> NextConfig:
         if not self._is_prepared:
             self._is_prepared = True
+            self._tuner._prepare(self._record.id)
             prepare_next(self._model, budget=self.budget)
         return next_config(
             self._model,

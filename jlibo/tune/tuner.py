@@ -30,7 +30,14 @@ from jlibo.policies import AbstractPolicy
 from jlibo.tune.curves.rule import MedianRule, stop_trials_rule
 from jlibo.tune.direction import maximise_of
 from jlibo.tune.importance import effect_matrices, parameter_names
-from jlibo.tune.learning import Learned, has_changed, learn_records, score_counts, summarise_records
+from jlibo.tune.learning import (
+    Learned,
+    has_changed,
+    learn_records,
+    prepare_learning,
+    score_counts,
+    summarise_records,
+)
 from jlibo.tune.loop.tuner_loop import AbstractTunerLoop
 from jlibo.tune.memory.memory import Memory
 from jlibo.tune.memory.records import whole
@@ -295,6 +302,12 @@ class Tuner(AbstractTunerResults, AbstractTunerLoop):
                 self._learned.pop(next(iter(self._learned)))
             self._learned[excluding] = held
             return held.learned
+
+    def _prepare(self, excluding: int) -> None:
+        """Start to compile, or to load, what `knowledge` needs, before the past is read. Internal."""
+        with self._lock:
+            if excluding not in self._learned:
+                prepare_learning(self.model, self.memory.score_counts(excluding=excluding))
 
     def _learn(self, revision: int, excluding: int | None) -> "_Learned":
         tasks, trials = self.memory.snapshot()

@@ -12,7 +12,7 @@ import pytest
 from jax import export
 
 from jlibo.programs import folder as places
-from jlibo.programs import identity
+from jlibo.programs import identity, options
 from jlibo.programs import traced as compiled
 from jlibo.sweeps import engines
 
@@ -272,7 +272,7 @@ def test_error_in_a_thread_is_raised_in_the_caller():
 
 def test_level_of_optimisation_in_the_environment_is_kept(monkeypatch):
     monkeypatch.delenv("XLA_FLAGS", raising=False)
-    assert compiled.compiler_options("cpu") == {"xla_backend_optimization_level": "2"}
-    assert compiled.compiler_options("gpu") is None
+    assert options.compiler_options("cpu") == {"xla_backend_optimization_level": "2"}
+    assert options.compiler_options("gpu") is None
     monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=false --xla_backend_optimization_level=0")
-    assert compiled.compiler_options("cpu") is None
+    assert options.compiler_options("cpu") is None
