@@ -86,8 +86,8 @@ def selection_path(
 ) -> Solution:
     """Return the group lasso on the past for `num_lams` penalties from `lambda_max` downwards.
 
-    It contains only the features with a penalty. Of more than `SELECTION_TASKS` tasks, evenly spaced ones are
-    used. `tol` and `max_steps` are those of `group_lasso`.
+    It is computed on the features with a penalty; the others have zeros. Of more than `SELECTION_TASKS`
+    tasks, evenly spaced ones are used. `tol` and `max_steps` are those of `group_lasso`.
     """
     past = sample_tasks(past, SELECTION_TASKS)
     features, targets = penalised(past, sizes)
@@ -95,7 +95,11 @@ def selection_path(
     features, groups = features[..., is_used], np.searchsorted(used_groups, group_array(sizes)[is_used])
     largest = lambda_max(features, targets, groups=groups)
     lams = lam_grid(jnp.maximum(largest, jnp.finfo(sizes.dtype).tiny), num_lams=num_lams, smallest_ratio=1e-2)
-    return group_lasso_path(features, targets, lams, groups=groups, tol=tol, max_steps=max_steps)
+    path = group_lasso_path(features, targets, lams, groups=groups, tol=tol, max_steps=max_steps)
+    norms = jnp.zeros((num_lams, sizes.num_groups), sizes.dtype).at[:, used_groups].set(path.group_norms)
+    coef = jnp.zeros((*path.coef.shape[:2], sizes.num_features), sizes.dtype)
+    coef = coef.at[..., np.flatnonzero(is_used)].set(path.coef)
+    return eqx.tree_at(lambda solution: (solution.coef, solution.group_norms), path, (coef, norms))
 
 
 def support_on(
@@ -126,10 +130,8 @@ def support_on(
     """
     past = sample_tasks(past, SELECTION_TASKS)
     num_lams = len(path.status)
-    _, used_groups = _penalised_features(sizes)
     whole = jnp.ones((1, sizes.num_groups), bool)
-    norms = jnp.zeros((num_lams - 1, sizes.num_groups), sizes.dtype)
-    norms = norms.at[:, used_groups].set(path.group_norms[1:])
+    norms = path.group_norms[1:]
     candidates = jnp.concatenate([whole, norms > 0, norms > 0.1 * norms.max(1, keepdims=True)])
     solve_of = jnp.asarray(np.r_[0, 1:num_lams, 1:num_lams])
 

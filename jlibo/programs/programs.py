@@ -16,6 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -24,6 +25,7 @@ from jlibo.programs import executables, identity, options
 from jlibo.programs.executables import Executable
 from jlibo.programs.folder import is_wanted
 
+_JITTED = type(eqx.filter_jit(lambda: None))
 MOST_HELD = 256
 """Programs that a process holds; the least recently used one is dropped."""
 NUM_THREADS = 3
@@ -67,7 +69,7 @@ class Programs(NamedTuple):
 
     def _call(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> "_Call | None":
         """Return the call if its program can be stored, else None."""
-        if not hasattr(fn, "__wrapped__") or not _is_usual():
+        if not isinstance(fn, _JITTED) or not _is_usual():
             return None
         return _Call.of(fn, args, kwargs, self)
 

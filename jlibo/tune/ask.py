@@ -120,21 +120,22 @@ def num_forced(model: Model, learned: Learned, budget: int) -> int:
     return int(counts[learned.num_tasks])
 
 
-def prepare_next(model: Model, *, budget: int, least: int = 0) -> None:
+def prepare_next(model: Model, *, budget: int, num_trials: int = 0, least: int = 0) -> None:
     """Start to compile the programs of `next_config`, or to load them, beside the learning from past tasks.
 
     **Arguments:**
 
     - `model`: the model of the search space.
     - `budget`: the expected number of trials of the task.
+    - `num_trials`: the number of trials that the task has. Nothing is prepared for a compressed task.
     - `least`: that of the task's `Candidates`.
     """
-    if not model.programs.keep:
-        return
     dim, num_features = model.space.num_parameters, model.features.num_features
+    if not model.programs.keep or num_trials > arrays.most_rows(num_features):
+        return
     num_near = 0 if model.points is not None else unit_points.NEARBY
     num_fixed = unit_points.POOL if model.points is None else max(len(model.points), least)
-    room = arrays.padded(min(budget, arrays.most_rows(num_features)), arrays.LEAST_OWN)
+    room = arrays.padded(max(num_trials, min(budget, arrays.most_rows(num_features))), arrays.LEAST_OWN)
     numbers = partial(jax.ShapeDtypeStruct, dtype=jnp.result_type(float))
     flags = partial(jax.ShapeDtypeStruct, dtype=bool)
     near = None if num_near == 0 else numbers((num_near, dim))

@@ -18,7 +18,7 @@ import jax
 import numpy as np
 
 from jlibo.belief.prior import PriorMixture
-from jlibo.tune import arrays, insight
+from jlibo.tune import arrays, insight, outlook
 from jlibo.tune.ask import Candidates, Choices, choices_of
 from jlibo.tune.engine import OwnTrials, PastTrials
 from jlibo.tune.explanation import Estimate, Explanation, Recommendation, SimilarTask
@@ -27,7 +27,7 @@ from jlibo.tune.importance import effect_matrices, parameter_names
 from jlibo.tune.learning import Learned
 from jlibo.tune.memory.records import TaskRecord, TrialRecord
 from jlibo.tune.model import Model
-from jlibo.tune.outlook import Outlook, Tried, look
+from jlibo.tune.outlook import Outlook, Tried
 from jlibo.tune.trial import Trial
 
 NUM_AHEAD = 10
@@ -118,7 +118,7 @@ def forecast(setting: Setting) -> Forecast | None:
     model = setting.model
     rows, tried, choices, log_unit = setting.arrays()
     found = model.programs.run(
-        look,
+        outlook.look,
         model.policy.noise_std,
         model.scaling,
         setting.learned.knowledge,

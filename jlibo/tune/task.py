@@ -327,7 +327,7 @@ class TunerTask(AbstractTaskResults, AbstractTaskOutlook, AbstractTaskLoop):
         if not self._is_prepared:
             self._is_prepared = True
             self._tuner._prepare(self._record.id)
-            prepare_next(self._model, budget=self.budget)
+            prepare_next(self._model, budget=self.budget, num_trials=len(history.trials))
         return next_config(
             self._model,
             self._tuner.knowledge(excluding=self._record.id),

@@ -1,4 +1,4 @@
-"""Compiled programs on disk: reused by later processes, private, rebuilt when damaged, bounded, off on demand."""
+"""Compiled programs on disk: reused by later processes, private, rebuilt when damaged, bounded, optional."""
 
 import os
 import stat
