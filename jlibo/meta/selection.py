@@ -251,6 +251,7 @@ class SelfTunedMetaKGL(AbstractPathLearner):
         return selection_path(past, sizes, num_lams=self.num_lams, tol=self.tol, max_steps=self.max_steps)
 
     def learn_on(self, path, past: PastTasks, num_done, sizes):
+        assert path is not None
         noise_std = self.noise_std.astype(sizes.dtype)
         support, solution = support_on(path, past, noise_std, sizes, guarded=self.guarded)
         return SelfTunedState(past, num_done, support), info_of(support, solution, sizes)

@@ -22,7 +22,7 @@ import platform
 import sys
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -54,7 +54,7 @@ def describe(value: Any) -> str:
     **Raises:** `Unknown`: the value contains an object of a class from outside of this package, whose code
     may change while its description stays the same.
     """
-    kind = type(value)
+    kind, members = type(value), cast(Any, value)
     if value is None or kind in (bool, int, float, complex, str, bytes):
         return f"{kind.__name__}:{value!r}"
     if isinstance(value, jax.Array | np.ndarray | np.generic | jax.ShapeDtypeStruct):
@@ -69,9 +69,9 @@ def describe(value: Any) -> str:
         fields = (f"{one.name}={describe(getattr(value, one.name))}" for one in dataclasses.fields(value))
         return f"{name}({','.join(fields)})"
     if kind in (tuple, list) or (own and isinstance(value, tuple)):
-        return f"{name}[{','.join(map(describe, value))}]"
+        return f"{name}[{','.join(map(describe, members))}]"
     if kind in (set, frozenset):
-        return f"{name}[{','.join(sorted(map(describe, value)))}]"
+        return f"{name}[{','.join(sorted(map(describe, members)))}]"
     if kind is dict:
         return f"{name}[{','.join(f'{describe(key)}:{describe(one)}' for key, one in value.items())}]"
     raise Unknown(f"{kind.__module__}.{kind.__qualname__}")

@@ -21,11 +21,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jlibo.checks import is_concrete
 from jlibo.programs import executables, identity, options
 from jlibo.programs.executables import Executable
 from jlibo.programs.folder import is_wanted
 
-_JITTED = type(eqx.filter_jit(lambda: None))
+_JITTED: Any = type(eqx.filter_jit(lambda: None))
 MOST_HELD = 256
 """Programs that a process holds; the least recently used one is dropped."""
 NUM_THREADS = 3
@@ -103,13 +104,11 @@ class _Call(NamedTuple):
             if not isinstance(leaf, jax.Array | np.ndarray | np.generic | jax.ShapeDtypeStruct):
                 rest.append(leaf)
                 continue
-            if isinstance(leaf, jax.core.Tracer):
-                return None
-            if isinstance(leaf, jax.Array) and leaf.devices() != {device}:
+            if isinstance(leaf, jax.Array) and (not is_concrete(leaf) or leaf.devices() != {device}):
                 return None
             kind = None
-            if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-                if isinstance(leaf, jax.ShapeDtypeStruct):
+            if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+                if not isinstance(leaf, jax.Array):
                     return None
                 kind = str(jax.random.key_impl(leaf))
                 leaf = jax.random.key_data(leaf)

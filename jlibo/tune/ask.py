@@ -243,7 +243,7 @@ def _ranked(
 class Choices(NamedTuple):
     """The candidates of one call: the fixed ones by their features, then new unit points, if any."""
 
-    fixed_features: Float[Array, "fixed features"]
+    fixed_features: Float[Any, "fixed features"]
     near: Float[Any, "near dim"] | None
     available: Bool[Any, " candidates"]
 

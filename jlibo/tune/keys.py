@@ -13,6 +13,7 @@ and needs them for its first answer. With another generator than threefry, jax c
 from collections.abc import Sequence
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray, UInt32
 
@@ -38,7 +39,7 @@ def folded(seed: Sequence[int]) -> PRNGKeyArray:
     data = np.array([seed[0] >> 32, seed[0] & 0xFFFFFFFF], np.uint32)
     for number in seed[1:]:
         data = _threefry(data, np.zeros(1, np.uint32), np.array([number], np.uint32))[0]
-    return jax.random.wrap_key_data(data)
+    return jax.random.wrap_key_data(jnp.asarray(data))
 
 
 def split(key: PRNGKeyArray, num: int) -> UInt32[np.ndarray, "num words"]:
@@ -54,7 +55,7 @@ def policy_keys(task: PRNGKeyArray, num: int) -> UInt32[np.ndarray, "num words"]
     if not _is_threefry():
         return split(split_task_key(task).policy, num)
     own = split(task, len(TaskKeys._fields))[TaskKeys._fields.index("policy")]
-    return split(jax.random.wrap_key_data(own), num)
+    return split(jax.random.wrap_key_data(jnp.asarray(own)), num)
 
 
 def _is_threefry() -> bool:
