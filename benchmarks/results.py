@@ -19,7 +19,10 @@ from pathlib import Path
 import harness
 
 HERE = Path(__file__).resolve().parent
-SCRIPTS = ("paper_experiment", "gp_step", "scaling", "roofline", "group_lasso", "ask_latency", "tuner_scale")
+SCRIPTS = (
+    *("paper_experiment", "gp_step", "scaling", "roofline", "group_lasso", "ask_latency", "first_answer"),
+    "tuner_scale",
+)
 TITLES = dict(
     paper_experiment="The paper's experiment",
     gp_step="One suggestion",
@@ -27,6 +30,7 @@ TITLES = dict(
     roofline="Distance to the machine's limits",
     group_lasso="The group lasso",
     ask_latency="A question to the tuner",
+    first_answer="The first answer of a fresh process",
     tuner_scale="A tuner with a large past",
 )
 

@@ -16,6 +16,7 @@ from typing import Any
 os.environ.setdefault("NPROC", str(max(4, os.cpu_count() or 1)))
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("MPLBACKEND", "Agg")
+os.environ.setdefault("JLIBO_CACHE", "0")  # programs of the tests are not for the user
 # Most of the suite's time is the compilation of programs that run for milliseconds. Without optimisation it
 # takes a third of the time. `make test-slow` sets XLA_FLAGS to the empty string: its programs are
 # compiled as for users.
@@ -40,6 +41,8 @@ import hypothesis
 import jax
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
+
+from jlibo.programs import programs
 
 jax.config.update("jax_platforms", os.environ["JAX_PLATFORMS"])  # also if a plugin imported jax earlier
 jax.config.update("jax_enable_x64", True)
@@ -162,6 +165,7 @@ def _bound_memory(limit: int) -> None:
     """
     if _resident_bytes() > limit:
         jax.clear_caches()
+        programs.forget()
         gc.collect()
         if hasattr(ctypes.CDLL(None), "malloc_trim"):  # glibc keeps freed memory otherwise
             ctypes.CDLL(None).malloc_trim(0)

@@ -279,7 +279,7 @@ def tuner_insight(points, scores, told, pending, candidates, near, features, dat
     policy = POLICIES["LogExpectedImprovement"]
     rest = (scaling, knowledge, FEATURES, rows, tried, choices, zero)
     if not is_whole:
-        return outlook.outlook(policy.noise_std, *rest)
+        return outlook.look(policy.noise_std, *rest).outlook
     present, steps = jnp.ones(len(candidates), bool), jnp.ones(features.shape[:2], scores.dtype)
     past = engine.PastTrials(features, steps, steps > 0, steps > 0, jnp.zeros(NUM_TASKS, scores.dtype))
     effects = jnp.ones((2, features.shape[-1], features.shape[-1]), scores.dtype)

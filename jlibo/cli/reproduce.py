@@ -18,7 +18,7 @@ from jlibo.experiments.registry import REGISTRY, find, load_experiments
 from jlibo.experiments.run_folder import RunFolderError, check_replaceable, clear_leftovers
 from jlibo.experiments.spec import SettingError
 from jlibo.printable import printable
-from jlibo.sweeps.program_cache import keep_programs
+from jlibo.programs.traced import keep_programs
 
 REPRODUCE_ERRORS = (SettingError, RunFolderError)
 """Errors that `jlibo.cli` prints as one line, with the exit code of usage errors."""

@@ -200,7 +200,7 @@ def _set_up(jax: Any, options: argparse.Namespace, num_devices: int | None) -> N
     if options.x64:
         jax.config.update("jax_enable_x64", True)
     if not options.no_cache:
-        from jlibo.sweeps.program_cache import keep_programs
+        from jlibo.programs.traced import keep_programs
 
         keep_programs()
     if options.distributed:

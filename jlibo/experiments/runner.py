@@ -2,7 +2,7 @@
 
 | here                 | what it is                                                                          |
 |----------------------|-------------------------------------------------------------------------------------|
-| `prepare_experiment` | traces and compiles, or loads the program from the cache (`sweeps.program_cache`)   |
+| `prepare_experiment` | traces and compiles, or loads the program from the cache (`programs.traced`)       |
 | `PreparedExperiment` | runs any seeds with it, through the engine of sweeps                                |
 | `run_experiment`     | both                                                                                |
 

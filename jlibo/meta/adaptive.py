@@ -12,7 +12,7 @@ task's rewards.
 
 | here             | meaning                                                                           |
 |------------------|-----------------------------------------------------------------------------------|
-| `choose_support` | the support, with lam and omega chosen from the past data; see `selection`        |
+| `support_on`     | the support, with lam and omega chosen from the past data; see `selection`        |
 | `wide_weight`    | probability that a task is unlike the past ones, before its first reward          |
 """
 
@@ -27,11 +27,11 @@ from jaxtyping import Array, Bool, Float, Int
 from jlibo.belief.prior import Prior, mixture
 from jlibo.fields import number
 from jlibo.front_door import check_fields
-from jlibo.meta.base import AbstractMetaLearner, RunSizes, TaskData, info_of, selected_prior
+from jlibo.meta.base import RunSizes, TaskData, info_of, selected_prior
 from jlibo.meta.exploration import AbstractExploration, FirstTasksExploration
 from jlibo.meta.hierarchy import fit_hierarchy
 from jlibo.meta.past import PastTasks, no_past, remember
-from jlibo.meta.selection import choose_support
+from jlibo.meta.selection import AbstractPathLearner, selection_path, support_on
 
 
 @final
@@ -45,7 +45,7 @@ class AdaptiveState(eqx.Module):
 
 
 @final
-class AdaptiveMetaKGL(AbstractMetaLearner):
+class AdaptiveMetaKGL(AbstractPathLearner):
     """Meta-learner of support, mean and covariance from all data of past tasks, with little exploration.
 
     Standardise the rewards (`jlibo.Standardise`): the wide prior assumes functions of magnitude one.
@@ -125,12 +125,17 @@ class AdaptiveMetaKGL(AbstractMetaLearner):
         return self.learn(past, state.num_done + 1, sizes)
 
     def learn(self, past: PastTasks, num_done, sizes):
+        return self.learn_on(self.path(past, sizes), past, num_done, sizes)
+
+    def path(self, past: PastTasks, sizes: RunSizes):
+        if not self.select:
+            return None
+        return selection_path(past, sizes, num_lams=self.num_lams, tol=self.tol, max_steps=self.max_steps)
+
+    def learn_on(self, path, past: PastTasks, num_done, sizes):
         support, solution = jnp.ones(sizes.num_groups, bool), None
-        if self.select:
-            noise_std = self.noise_std.astype(sizes.dtype)
-            support, solution = choose_support(
-                past, noise_std, sizes, num_lams=self.num_lams, tol=self.tol, max_steps=self.max_steps
-            )
+        if path is not None:
+            support, solution = support_on(path, past, self.noise_std.astype(sizes.dtype), sizes)
         chosen, every = selected_prior(support, sizes), selected_prior(jnp.ones_like(support), sizes)
         share = self.unselected_weight.astype(sizes.dtype)
         wide = Prior(chosen.mean, (1 - share) * chosen.covariance + share * every.covariance)

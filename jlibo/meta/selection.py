@@ -8,10 +8,13 @@ rewards, each predicted from the earlier ones of its task, so every row is held 
 | here                | paper                                                                      |
 |---------------------|----------------------------------------------------------------------------|
 | `choose_support`    | J_hat_s, with lambda and omega of eq. (1) chosen from a grid by the data   |
+| `selection_path`    | its first part: beta_hat of eq. (1) for all lambda of the grid             |
+| `support_on`        | its second part: the choice                                                |
 | `SelfTunedMetaKGL`  | Meta-KGL with that choice after every task                                 |
 """
 
-from typing import final
+import abc
+from typing import Any, final
 
 import equinox as eqx
 import jax
@@ -24,6 +27,7 @@ from jlibo.fields import choice, number
 from jlibo.front_door import check_fields
 from jlibo.meta.base import (
     AbstractMetaLearner,
+    MetaInfo,
     RunSizes,
     TaskData,
     free_mask,
@@ -44,6 +48,24 @@ SELECTION_TASKS = 64
 """Most tasks that the selection uses. The support is shared by all tasks, and more change it little."""
 
 
+class AbstractPathLearner(AbstractMetaLearner):
+    """A meta-learner whose `learn` is `learn_on` of its `path`.
+
+    The path may be computed in a program of its own: it takes long to compile and little time to run, and for
+    the rest it is the other way round.
+    """
+
+    @abc.abstractmethod
+    def path(self, past: PastTasks, sizes: RunSizes) -> Solution | None:
+        """Return the group-lasso path from which the support is chosen; None if nothing is selected."""
+
+    @abc.abstractmethod
+    def learn_on(
+        self, path: Solution | None, past: PastTasks, num_done: Int[Array, ""], sizes: RunSizes
+    ) -> tuple[Any, MetaInfo]:
+        """Return the result of `learn`, given the path."""
+
+
 def choose_support(
     past: PastTasks,
     noise_std: Float[Array, ""],
@@ -54,6 +76,40 @@ def choose_support(
     max_steps: int,
     guarded: bool = False,
 ) -> tuple[Bool[Array, " groups"], Solution]:
+    """Return `support_on` the group-lasso path of the past: `selection_path` with the other arguments."""
+    path = selection_path(past, sizes, num_lams=num_lams, tol=tol, max_steps=max_steps)
+    return support_on(path, past, noise_std, sizes, guarded=guarded)
+
+
+def selection_path(
+    past: PastTasks, sizes: RunSizes, *, num_lams: int, tol: float, max_steps: int
+) -> Solution:
+    """Return the group lasso on the past for `num_lams` penalties from `lambda_max` downwards.
+
+    It is computed on the features with a penalty; the others have zeros. Of more than `SELECTION_TASKS`
+    tasks, evenly spaced ones are used. `tol` and `max_steps` are those of `group_lasso`.
+    """
+    past = sample_tasks(past, SELECTION_TASKS)
+    features, targets = penalised(past, sizes)
+    is_used, used_groups = _penalised_features(sizes)
+    features, groups = features[..., is_used], np.searchsorted(used_groups, group_array(sizes)[is_used])
+    largest = lambda_max(features, targets, groups=groups)
+    lams = lam_grid(jnp.maximum(largest, jnp.finfo(sizes.dtype).tiny), num_lams=num_lams, smallest_ratio=1e-2)
+    path = group_lasso_path(features, targets, lams, groups=groups, tol=tol, max_steps=max_steps)
+    norms = jnp.zeros((num_lams, sizes.num_groups), sizes.dtype).at[:, used_groups].set(path.group_norms)
+    coef = jnp.zeros((*path.coef.shape[:2], sizes.num_features), sizes.dtype)
+    coef = coef.at[..., np.flatnonzero(is_used)].set(path.coef)
+    return eqx.tree_at(lambda solution: (solution.coef, solution.group_norms), path, (coef, norms))
+
+
+def support_on(
+    path: Solution,
+    past: PastTasks,
+    noise_std: Float[Array, ""],
+    sizes: RunSizes,
+    *,
+    guarded: bool = False,
+) -> tuple[Bool[Array, " groups"], Solution]:
     """Return the selection on the group-lasso path with the highest likelihood of the past rewards.
 
     Candidates are the whole set and, for every lam of the path below `lambda_max`, the kernels with a
@@ -62,11 +118,10 @@ def choose_support(
 
     **Arguments:**
 
+    - `path`: the solutions, made by `selection_path`.
     - `past`: the finished tasks. Of more than `SELECTION_TASKS`, evenly spaced ones are used.
     - `noise_std`: noise of the rewards in the likelihood.
     - `sizes`: sizes of the run.
-    - `num_lams`: number of penalties on the path.
-    - `tol`, `max_steps`: as in `group_lasso`.
     - `guarded`: whether a smaller set than the whole needs evidence; see `SelfTunedMetaKGL.guarded`.
 
     **Returns:** the support without the free groups, and the solve that it came from, with status, gap and
@@ -74,10 +129,7 @@ def choose_support(
     is zero, and the kernel of an empty selection is that of the whole set.
     """
     past = sample_tasks(past, SELECTION_TASKS)
-    features, targets = penalised(past, sizes)
-    largest = lambda_max(features, targets, groups=sizes.groups)
-    lams = lam_grid(jnp.maximum(largest, jnp.finfo(sizes.dtype).tiny), num_lams=num_lams, smallest_ratio=1e-2)
-    path = group_lasso_path(features, targets, lams, groups=sizes.groups, tol=tol, max_steps=max_steps)
+    num_lams = len(path.status)
     whole = jnp.ones((1, sizes.num_groups), bool)
     norms = path.group_norms[1:]
     candidates = jnp.concatenate([whole, norms > 0, norms > 0.1 * norms.max(1, keepdims=True)])
@@ -95,6 +147,18 @@ def choose_support(
     best = jnp.argmax(scores)
     solution = jax.tree.map(lambda leaf: leaf[solve_of[best]], path)
     return candidates[best] & ~free_mask(sizes), solution
+
+
+def _penalised_features(sizes: RunSizes) -> tuple[np.ndarray, np.ndarray]:
+    """Return which features have a penalty, and their groups.
+
+    The others are columns of zeros in the group lasso. A tuner's joint group has two thirds of the features,
+    and a solver of few features has fewer loops to compile. Without any penalty, all features are returned.
+    """
+    groups = group_array(sizes)
+    is_used = ~free_mask(sizes)[groups]
+    is_used = is_used if is_used.any() else np.ones_like(is_used)
+    return is_used, np.unique(groups[is_used])
 
 
 def _is_supported(
@@ -124,7 +188,7 @@ class SelfTunedState(eqx.Module):
 
 
 @final
-class SelfTunedMetaKGL(AbstractMetaLearner):
+class SelfTunedMetaKGL(AbstractPathLearner):
     """Meta-KGL that chooses lam and omega from the past data after every task.
 
     As in Meta-KGL, the prior has mean zero and equal weights, and exploration is forced. Standardise the
@@ -181,13 +245,13 @@ class SelfTunedMetaKGL(AbstractMetaLearner):
         return self.learn(past, state.num_done + 1, sizes)
 
     def learn(self, past: PastTasks, num_done, sizes):
-        support, solution = choose_support(
-            past,
-            self.noise_std.astype(sizes.dtype),
-            sizes,
-            num_lams=self.num_lams,
-            tol=self.tol,
-            max_steps=self.max_steps,
-            guarded=self.guarded,
-        )
+        return self.learn_on(self.path(past, sizes), past, num_done, sizes)
+
+    def path(self, past: PastTasks, sizes: RunSizes) -> Solution:
+        return selection_path(past, sizes, num_lams=self.num_lams, tol=self.tol, max_steps=self.max_steps)
+
+    def learn_on(self, path, past: PastTasks, num_done, sizes):
+        assert path is not None
+        noise_std = self.noise_std.astype(sizes.dtype)
+        support, solution = support_on(path, past, noise_std, sizes, guarded=self.guarded)
         return SelfTunedState(past, num_done, support), info_of(support, solution, sizes)

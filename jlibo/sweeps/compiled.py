@@ -16,9 +16,9 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from jlibo.host_memory import BudgetError
+from jlibo.programs.options import compiler_options
 from jlibo.sweeps.points import Plan
 from jlibo.sweeps.program import Program
-from jlibo.sweeps.program_cache import compiler_options
 
 LANE = "lane"
 

@@ -18,8 +18,8 @@ from jax.core import eval_jaxpr
 
 from jlibo.checks import fail
 from jlibo.lifelong.play import LifelongResult
+from jlibo.programs.traced import stored
 from jlibo.sweeps.points import Points, check_fits_dtype
-from jlibo.sweeps.program_cache import stored
 from jlibo.sweeps.progress import Meter, traced_with
 from jlibo.sweeps.segments import AbstractSegmentedRun, as_segmented
 from jlibo.version import __version__

@@ -15,9 +15,11 @@ Sizes are bounded, so that neither time nor memory grows with the number of tria
 
 import dataclasses
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, final
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float
@@ -33,6 +35,9 @@ FARTHEST = 3.0
 """Scores are clipped at this many spreads below the median. How bad a bad configuration is does not matter,
 and the model would spend its flexibility on the difference."""
 LEAST_TASKS, LEAST_TRIALS = 8, 32
+LEAST_OWN = 128
+"""Smallest padded number of trials of the running task: more than most tasks have, so that they compile once,
+whatever was said about their budget."""
 MOST_TASKS, MOST_TRIALS = 512, 256
 """Largest numbers of past tasks, and of trials of one past task, that are used."""
 NUM_RECENT = 64
@@ -111,6 +116,21 @@ def unit_points(space: SearchSpace, trials: Sequence[TrialRecord]) -> Float[np.n
     return points
 
 
+@final
+class PastRows(eqx.Module):
+    """Finished trials of all past tasks, padded: `PastTrials` with unit points in place of features."""
+
+    points: Float[Any, "tasks trials dim"]
+    scores: Float[Any, "tasks trials"]
+    explored: Bool[Any, "tasks trials"]
+    present: Bool[Any, "tasks trials"]
+    log_units: Float[Any, " tasks"]
+
+    def with_features(self, features: AbstractFeatures) -> PastTrials:
+        rest = (jnp.asarray(leaf) for leaf in (self.scores, self.explored, self.present, self.log_units))
+        return PastTrials(features(jnp.asarray(self.points)), *rest)
+
+
 def past_trials(
     space: SearchSpace,
     features: AbstractFeatures,
@@ -119,6 +139,14 @@ def past_trials(
     *,
     maximise: bool,
 ) -> tuple[PastTrials, int] | None:
+    """Return `past_rows` with features in place of points."""
+    found = past_rows(space, tasks, trials, maximise=maximise)
+    return None if found is None else (found[0].with_features(features), found[1])
+
+
+def past_rows(
+    space: SearchSpace, tasks: Sequence[TaskRecord], trials: Sequence[TrialRecord], *, maximise: bool
+) -> tuple[PastRows, int] | None:
     """Return the tasks that have at least two scores, and their number; None if there is no such task.
 
     A stopped trial has its estimate as a score. Added tasks contain no forced exploration, so all their
@@ -129,9 +157,7 @@ def past_trials(
         return None
     kept = [task for task in tasks if task.id in rows][-MOST_TASKS:]
     own = [thinned(rows[task.id], maximise=maximise) for task in kept]
-    few = len(kept) <= FEW_TASKS
-    num_tasks = padded(len(kept), LEAST_TASKS, TASKS_GROWTH) if few else padded(len(kept), FEW_TASKS)
-    num_trials = padded(max(map(len, own)), LEAST_TRIALS)
+    num_tasks, num_trials = past_sizes(len(kept), max(map(len, own)))
     points = np.zeros((num_tasks, num_trials, space.num_parameters))
     scores = np.zeros((num_tasks, num_trials))
     explored = np.zeros((num_tasks, num_trials), bool)
@@ -146,14 +172,25 @@ def past_trials(
         )
         explored[place, : len(some)] = [trial.explored or task.source == "added" for trial in some]
         present[place, : len(some)] = True
-    arrays = PastTrials(
-        features=features(jnp.asarray(points, jnp.result_type(float))),
-        scores=jnp.asarray(scores, jnp.result_type(float)),
-        explored=jnp.asarray(explored),
-        present=jnp.asarray(present),
-        log_units=jnp.asarray(log_units, jnp.result_type(float)),
-    )
+    dtype = jnp.result_type(float)  # converted by NumPy: by jax, each shape is a program
+    arrays = PastRows(points.astype(dtype), scores.astype(dtype), explored, present, log_units.astype(dtype))
     return arrays, len(rows)
+
+
+def past_sizes(num_tasks: int, most_trials: int) -> tuple[int, int]:
+    """Return the padded numbers of past tasks and of trials of each."""
+    num_tasks, most_trials = min(num_tasks, MOST_TASKS), min(most_trials, MOST_TRIALS)
+    few = num_tasks <= FEW_TASKS
+    size = padded(num_tasks, LEAST_TASKS, TASKS_GROWTH) if few else padded(num_tasks, FEW_TASKS)
+    return size, padded(most_trials, LEAST_TRIALS)
+
+
+def past_shapes(space: SearchSpace, num_tasks: int, num_trials: int) -> PastRows:
+    """Return the shapes of the result of `past_rows`, given its padded sizes."""
+    numbers = partial(jax.ShapeDtypeStruct, dtype=jnp.result_type(float))
+    flags = jax.ShapeDtypeStruct((num_tasks, num_trials), bool)
+    points = numbers((num_tasks, num_trials, space.num_parameters))
+    return PastRows(points, numbers((num_tasks, num_trials)), flags, flags, numbers((num_tasks,)))
 
 
 def scored_trials(tasks: Sequence[TaskRecord], trials: Sequence[TrialRecord]) -> dict[int, list[TrialRecord]]:
@@ -279,7 +316,7 @@ def own_rows(trials: TrialArrays, *, maximise: bool, room: int = 0) -> tuple[Own
 
     `room` is the expected number of trials; padding to it gives the whole task one shape.
     """
-    count, size = len(trials), padded(max(len(trials), room), LEAST_TRIALS)
+    count, size = len(trials), padded(max(len(trials), room), LEAST_OWN)
     told, pending = np.zeros((2, size), bool)
     told[:count], pending[:count] = trials.is_told, trials.is_pending
     scores = np.zeros(size)

@@ -12,7 +12,7 @@ failed trials do not, because nothing is learned from them. Afterwards the polic
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple, final
 
 import equinox as eqx
@@ -24,7 +24,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from jlibo.belief.scaling import Standardise
 from jlibo.features import AbstractFeatures
 from jlibo.policies.base import AbstractPolicy
-from jlibo.tune import arrays, engine
+from jlibo.tune import arrays, engine, keys
 from jlibo.tune.history import AbstractHistory
 from jlibo.tune.learning import Learned
 from jlibo.tune.model import Model
@@ -74,13 +74,14 @@ class Candidates:
     @cached_property
     def key(self) -> PRNGKeyArray:
         """The key of the seed. Created on first use, because a forked process must not compute."""
-        return folded_key(self._seed)
+        return keys.folded(self._seed)
 
     @cached_property
     def features(self) -> Float[Array, "padded features"]:
         """Features of the points, followed by `num_padding` rows of padding."""
         points = np.pad(self.points, ((0, self.num_padding), (0, 0)), mode="edge")
-        return self._model.features(jnp.asarray(points, jnp.result_type(float)))
+        model = self._model
+        return model.programs.run(_features_at, model.features, points.astype(jnp.result_type(float)))
 
     @property
     def num_padding(self) -> int:
@@ -91,7 +92,7 @@ class Candidates:
     def exploration(self) -> Int[np.ndarray, " points"]:
         """Indices of all points in the order of exploration, drawn once for the whole task."""
         num = len(self.points)
-        return np.asarray(engine.exploration_order(num, num, key=self.key))
+        return np.asarray(self._model.programs.run(engine.exploration_order, num, num, key=self.key))
 
     def nearby(self, trials: arrays.TrialArrays, *, maximise: bool) -> np.ndarray:
         """Return points near the best trials."""
@@ -113,18 +114,43 @@ class Candidates:
         return self._model.space.from_unit(point)
 
 
-def folded_key(seed: Sequence[int]) -> PRNGKeyArray:
-    """Return the key of the first number with the others folded in, as `run_lifelong` does for a task."""
-    key = jax.random.key(seed[0])
-    for number in seed[1:]:
-        key = jax.random.fold_in(key, number)
-    return key
-
-
 def num_forced(model: Model, learned: Learned, budget: int) -> int:
     """Return the number of forced exploration steps of the task that follows those learned from."""
     counts = model.learner.exploration.counts(learned.num_tasks + 1, budget)
     return int(counts[learned.num_tasks])
+
+
+def prepare_next(model: Model, *, budget: int, num_trials: int = 0, least: int = 0) -> None:
+    """Start to compile the programs of `next_config`, or to load them, beside the learning from past tasks.
+
+    **Arguments:**
+
+    - `model`: the model of the search space.
+    - `budget`: the expected number of trials of the task.
+    - `num_trials`: the number of trials that the task has. Nothing is prepared for a compressed task.
+    - `least`: that of the task's `Candidates`.
+    """
+    dim, num_features = model.space.num_parameters, model.features.num_features
+    if not model.programs.keep or num_trials > arrays.most_rows(num_features):
+        return
+    num_near = 0 if model.points is not None else unit_points.NEARBY
+    num_fixed = unit_points.POOL if model.points is None else max(len(model.points), least)
+    room = arrays.padded(max(num_trials, min(budget, arrays.most_rows(num_features))), arrays.LEAST_OWN)
+    numbers = partial(jax.ShapeDtypeStruct, dtype=jnp.result_type(float))
+    flags = partial(jax.ShapeDtypeStruct, dtype=bool)
+    near = None if num_near == 0 else numbers((num_near, dim))
+    model.programs.prepare(
+        _best_candidates,
+        model.policy,
+        model.scaling,
+        eqx.filter_eval_shape(engine.nothing_known, model.learner, model.scaling, model.sizes(1, 1)),
+        model.features,
+        arrays.OwnRows(numbers((room, dim)), numbers((room,)), flags((room,)), flags((room,))),
+        Choices(numbers((num_fixed, num_features)), near, flags((num_fixed + num_near,))),
+        numbers(()),
+        key=keys.folded((0,)),
+    )
+    model.programs.prepare(_features_at, model.features, numbers((num_fixed, dim)))
 
 
 def next_config(
@@ -158,7 +184,8 @@ def next_config(
             return _ranked(candidates, candidates.points, order[: engine.NUM_RANKED], tried, is_forced=True)
     points, choices = choices_of(candidates, trials, maximise=history.maximise)
     rows, log_unit = history.rows(room=budget)
-    ranking = _best_candidates(
+    ranking = model.programs.run(
+        _best_candidates,
         model.policy,
         model.scaling,
         learned.knowledge,
@@ -216,7 +243,7 @@ def _ranked(
 class Choices(NamedTuple):
     """The candidates of one call: the fixed ones by their features, then new unit points, if any."""
 
-    fixed_features: Float[Array, "fixed features"]
+    fixed_features: Float[Any, "fixed features"]
     near: Float[Any, "near dim"] | None
     available: Bool[Any, " candidates"]
 
@@ -225,6 +252,13 @@ class Choices(NamedTuple):
         if self.near is None:
             return self.fixed_features
         return jnp.concatenate([self.fixed_features, features(self.near)])
+
+
+@eqx.filter_jit
+def _features_at(
+    features: AbstractFeatures, points: Float[Any, "points dim"]
+) -> Float[Array, "points features"]:
+    return features(points)
 
 
 @eqx.filter_jit

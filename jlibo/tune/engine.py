@@ -12,7 +12,7 @@ conditioned on in weight space, so a suggestion costs O(rows * features^2 + cand
 are the trials, or a fixed number of rows that is equivalent to any number of trials (`Compressed`).
 """
 
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import equinox as eqx
 import jax
@@ -32,7 +32,9 @@ from jlibo.meta.base import selected_prior
 from jlibo.meta.hierarchy import PART_TASKS
 from jlibo.meta.past import PastTasks, remember_all
 from jlibo.meta.rows import settled
+from jlibo.meta.selection import AbstractPathLearner
 from jlibo.policies.base import AbstractPolicy
+from jlibo.solver.solution import Solution
 
 
 @final
@@ -86,6 +88,15 @@ class Knowledge(eqx.Module):
     scales: PastScales
 
 
+@final
+class Begun(NamedTuple):
+    """The past tasks as rows, the scales of their units, and the path of a selection (None without one)."""
+
+    history: PastTasks
+    scales: PastScales
+    path: Solution | None
+
+
 NUM_RANKED = 64
 """Number of candidates that a suggestion ranks. Later ones are used if another process takes the first."""
 
@@ -113,10 +124,34 @@ def learn(
     num_tasks: Int[Array, ""],
     sizes: RunSizes,
 ) -> Knowledge:
-    """Return what is learned from all past tasks in one batch."""
+    """Return what is learned from all past tasks in one batch: `finish` of `begin`."""
+    return finish(learner, begin(learner, scaling, noise_std, past, sizes), num_tasks, sizes)
+
+
+@eqx.filter_jit
+def begin(
+    learner: AbstractMetaLearner,
+    scaling: Standardise,
+    noise_std: Float[Array, ""],
+    past: PastTrials,
+    sizes: RunSizes,
+) -> Begun:
+    """Return the first part of `learn`, which takes long to compile and little time to run."""
     history, scales = _history(learner, scaling, noise_std, past, sizes)
-    state, info = learner.learn(history, num_tasks, sizes)
-    return Knowledge(learner.prior(state, sizes), info.support, scales)
+    path = learner.path(history, sizes) if isinstance(learner, AbstractPathLearner) else None
+    return Begun(history, scales, path)
+
+
+@eqx.filter_jit
+def finish(
+    learner: AbstractMetaLearner, begun: Begun, num_tasks: Int[Array, ""], sizes: RunSizes
+) -> Knowledge:
+    """Return the result of `learn`, given that of `begin`."""
+    if isinstance(learner, AbstractPathLearner):
+        state, info = learner.learn_on(begun.path, begun.history, num_tasks, sizes)
+    else:
+        state, info = learner.learn(begun.history, num_tasks, sizes)
+    return Knowledge(learner.prior(state, sizes), info.support, begun.scales)
 
 
 @eqx.filter_jit
@@ -239,11 +274,7 @@ def suggest(
 
 
 @eqx.filter_jit
-def _order(num_candidates: int, num_draws: int, available: Any, key: PRNGKeyArray) -> Int[Array, " draws"]:
-    task = Task(jnp.zeros(num_candidates), available)
-    return explore_once(task, num_draws, key=key)
-
-
 def exploration_order(num_candidates: int, num_draws: int, *, key: PRNGKeyArray) -> Int[Array, " draws"]:
     """Return the candidates that forced exploration draws in one task, in order, as `draw_task` does."""
-    return _order(num_candidates, num_draws, None, split_task_key(key).exploration)
+    task = Task(jnp.zeros(num_candidates), None)
+    return explore_once(task, num_draws, key=split_task_key(key).exploration)

@@ -18,7 +18,7 @@ import jax
 import numpy as np
 
 from jlibo.belief.prior import PriorMixture
-from jlibo.tune import arrays, insight
+from jlibo.tune import arrays, insight, outlook
 from jlibo.tune.ask import Candidates, Choices, choices_of
 from jlibo.tune.engine import OwnTrials, PastTrials
 from jlibo.tune.explanation import Estimate, Explanation, Recommendation, SimilarTask
@@ -27,7 +27,7 @@ from jlibo.tune.importance import effect_matrices, parameter_names
 from jlibo.tune.learning import Learned
 from jlibo.tune.memory.records import TaskRecord, TrialRecord
 from jlibo.tune.model import Model
-from jlibo.tune.outlook import Outlook, Tried, outlook
+from jlibo.tune.outlook import Outlook, Tried
 from jlibo.tune.trial import Trial
 
 NUM_AHEAD = 10
@@ -117,7 +117,8 @@ def forecast(setting: Setting) -> Forecast | None:
         return None
     model = setting.model
     rows, tried, choices, log_unit = setting.arrays()
-    found = outlook(
+    found = model.programs.run(
+        outlook.look,
         model.policy.noise_std,
         model.scaling,
         setting.learned.knowledge,
@@ -127,7 +128,7 @@ def forecast(setting: Setting) -> Forecast | None:
         choices,
         log_unit,
     )
-    return _in_scores(setting, found)
+    return _in_scores(setting, found.outlook)
 
 
 def explain_task(
@@ -164,6 +165,7 @@ def explain_task(
         effect_matrices(model).astype(candidates.features.dtype),
         None if past is None else past.trials,
         arrays.padded(num_trials, NUM_AHEAD),  # few lengths, so that few programs are compiled
+        programs=model.programs,
         key=jax.random.fold_in(candidates.key, num_scores),
     )
     found = jax.tree.map(np.asarray, found)

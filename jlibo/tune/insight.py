@@ -25,6 +25,7 @@ from jlibo.belief.moments import Units
 from jlibo.belief.scaling import Standardise
 from jlibo.features import AbstractFeatures
 from jlibo.policies.base import AbstractPolicy
+from jlibo.programs.programs import UNSTORED, Programs
 from jlibo.tune.arrays import OwnRows
 from jlibo.tune.ask import Choices
 from jlibo.tune.engine import Knowledge, OwnTrials, PastTrials, condition
@@ -65,6 +66,7 @@ def insight(
     past: PastTrials | None,
     num_steps: int,
     *,
+    programs: Programs = UNSTORED,
     key: PRNGKeyArray,
 ) -> Insight:
     """Return everything that an explanation shows.
@@ -76,12 +78,14 @@ def insight(
     - `effects`: the matrices of the parameters' total effects, see `jlibo.tune.importance`.
     - `past`: the past tasks; None if there are none.
     - `num_steps`: the largest number of further trials.
+    - `programs`: whether compiled programs are stored.
     """
-    seen = look(policy.noise_std, scaling, knowledge, features, rows, tried, choices, log_units)
-    drawn, moments = _simulated(policy, seen, choices.available, effects, num_steps, key=key)
+    parts = (policy.noise_std, scaling, knowledge)
+    seen = programs.run(look, *parts, features, rows, tried, choices, log_units)
+    drawn, moments = programs.run(_simulated, policy, seen, choices.available, effects, num_steps, key=key)
     similar = (None, None)
     if past is not None:
-        similar = _similar(policy.noise_std, scaling, knowledge, past, choices.fixed_features, present, drawn)
+        similar = programs.run(_similar, *parts, past, choices.fixed_features, present, drawn)
     return Insight(seen.outlook, *moments, *similar)
 
 

@@ -8,12 +8,17 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import equinox as eqx
-import jax.numpy as jnp
+import jax
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
 
 from jlibo.belief.prior import Prior
+from jlibo.belief.scaling import Standardise
+from jlibo.features import AbstractFeatures
+from jlibo.meta import AbstractMetaLearner, RunSizes
 from jlibo.tune import arrays, engine
 from jlibo.tune.engine import Knowledge
 from jlibo.tune.memory.records import TaskRecord, TrialRecord
@@ -37,15 +42,60 @@ def learn_records(
     model: Model, tasks: Sequence[TaskRecord], trials: Sequence[TrialRecord], *, maximise: bool
 ) -> Learned:
     """Return what is learned from the tasks."""
-    past = arrays.past_trials(model.space, model.features, tasks, trials, maximise=maximise)
+    past = arrays.past_rows(model.space, tasks, trials, maximise=maximise)
     if past is None:
         sizes = model.sizes(1, arrays.LEAST_TRIALS)
-        return Learned(_nothing_known(model.learner, model.scaling, sizes), 0)
+        return Learned(model.programs.run(_nothing_known, model.learner, model.scaling, sizes), 0)
     rows, num_tasks = past
     sizes = model.sizes(*rows.scores.shape)
-    count = jnp.asarray(min(num_tasks, arrays.MOST_TASKS), jnp.int32)
-    knowledge = engine.learn(model.learner, model.scaling, model.policy.noise_std, rows, count, sizes)
-    return Learned(knowledge, num_tasks)
+    count = np.asarray(min(num_tasks, arrays.MOST_TASKS), np.int32)
+    return Learned(_learn(model, rows, count, sizes), num_tasks)
+
+
+def prepare_learning(model: Model, counts: Mapping[int, int]) -> None:
+    """Start to compile the programs of `learn_records`, or to load them, beside the reading of the past.
+
+    **Arguments:**
+
+    - `model`: the model of the search space.
+    - `counts`: the number of scores by task id. Stopped trials with an estimate count too, but are not known
+      here: then another program may be needed, which is compiled when the past has been read.
+    """
+    teaching = [count for count in counts.values() if count >= 2]
+    if model.programs.keep and teaching:
+        _prepare(model, arrays.past_shapes(model.space, *arrays.past_sizes(len(teaching), max(teaching))))
+
+
+def _prepare(model: Model, rows: arrays.PastRows) -> None:
+    sizes = model.sizes(*rows.scores.shape)
+    shapes = model.programs.quick.prepare(_begin, *_parts(model), rows, sizes)
+    if shapes is not None:
+        count = jax.ShapeDtypeStruct((), np.int32)
+        model.programs.prepare(engine.finish, model.learner, shapes, count, sizes)
+
+
+def _parts(model: Model) -> tuple[Any, ...]:
+    return model.learner, model.scaling, model.policy.noise_std, model.features
+
+
+def _learn(model: Model, rows: arrays.PastRows, num_tasks: Int[Any, ""], sizes: RunSizes) -> Knowledge:
+    """Return `engine.learn`, in two programs that are compiled or loaded side by side."""
+    _prepare(model, rows)
+    begun = model.programs.quick.run(_begin, *_parts(model), rows, sizes)
+    return model.programs.run(engine.finish, model.learner, begun, num_tasks, sizes)
+
+
+@eqx.filter_jit
+def _begin(
+    learner: AbstractMetaLearner,
+    scaling: Standardise,
+    noise_std: Float[Array, ""],
+    features: AbstractFeatures,
+    rows: arrays.PastRows,
+    sizes: RunSizes,
+) -> engine.Begun:
+    """Return `engine.begin` of the rows; their features are evaluated in the same program."""
+    return engine.begin(learner, scaling, noise_std, rows.with_features(features), sizes)
 
 
 def summarise_records(
@@ -60,14 +110,25 @@ def summarise_records(
 
     None if no task has two scores.
     """
-    past = arrays.past_trials(model.space, model.features, tasks, trials, maximise=maximise)
+    past = arrays.past_rows(model.space, tasks, trials, maximise=maximise)
     if past is None:
         return None
     rows, _ = past
     sizes = model.sizes(*rows.scores.shape)
-    return engine.summarise(
-        model.learner, model.scaling, model.policy.noise_std, rows, knowledge.support, sizes
-    )
+    return model.programs.run(_summarise, *_parts(model), rows, knowledge.support, sizes)
+
+
+@eqx.filter_jit
+def _summarise(
+    learner: AbstractMetaLearner,
+    scaling: Standardise,
+    noise_std: Float[Array, ""],
+    features: AbstractFeatures,
+    rows: arrays.PastRows,
+    support: Bool[Array, " groups"],
+    sizes: RunSizes,
+) -> Prior:
+    return engine.summarise(learner, scaling, noise_std, rows.with_features(features), support, sizes)
 
 
 def has_changed(learned: Mapping[int, int], now: Mapping[int, int]) -> bool:

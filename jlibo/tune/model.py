@@ -7,6 +7,7 @@
 | `learner`, `policy` | maps past tasks to a prior; maps a posterior to scores of candidates            |
 | `scaling`           | the units of the scores                                                         |
 | `allowed`           | the constraint on the candidates, if there is one                               |
+| `programs`          | whether compiled programs are stored for later processes                        |
 
 Any meta-learner and any policy that `jlibo.run_lifelong` accepts can be used; a mode names one of each.
 """
@@ -27,6 +28,7 @@ from jlibo.checks import check_shape, fail
 from jlibo.meta import AbstractMetaLearner, RunSizes
 from jlibo.meta.base import check_run_noise
 from jlibo.policies import AbstractPolicy
+from jlibo.programs.programs import UNSTORED, Programs
 from jlibo.tune import modes
 from jlibo.tune.space import candidates as candidate_points
 from jlibo.tune.space.constraints import Constraint, make_constraint
@@ -73,6 +75,7 @@ class Model:
     scaling: Standardise
     allowed: Constraint | None = None
     """The constraint that candidates satisfy; None if there is none. Applied to `points` already."""
+    programs: Programs = UNSTORED
 
     def sizes(self, num_tasks: int, num_trials: int) -> RunSizes:
         """Return the sizes of a history of `num_tasks` tasks with at most `num_trials` trials each."""
@@ -88,6 +91,7 @@ def make_model(
     candidates: Iterable[Mapping[str, Any]] | None = None,
     sizes: Mapping[str, Any] | None = None,
     constraint: Any = None,
+    keep_programs: bool = False,
 ) -> Model:
     """Return the model on `space`.
 
@@ -100,6 +104,7 @@ def make_model(
       box.
     - `sizes`: the sizes of the dictionary, see `jlibo.tune.space_features`; None for the default of the mode.
     - `constraint`: a function from a configuration to whether it is a candidate, or a list of functions.
+    - `keep_programs`: whether compiled programs are stored on disk, see `jlibo.programs`.
     """
     is_own = learner is not None or policy is not None
     mode_learner, mode_policy = modes.make_learner(mode), modes.make_policy(mode)
@@ -124,6 +129,7 @@ def make_model(
         policy=policy,
         scaling=modes.make_scaling(),
         allowed=allowed,
+        programs=Programs(keep_programs),
     )
 
 

@@ -97,7 +97,7 @@ def look(
     choices: Choices,
     log_units: Float[Any, ""],
 ) -> Look:
-    """Return the outlook and what it was computed from. One program, for `outlook` and `insight`."""
+    """Return the outlook and what it was computed from. One program, for forecasts and `insight`."""
     told = rows.with_features(features) if isinstance(rows, OwnRows) else rows
     told = eqx.tree_at(lambda trials: trials.pending, told, jnp.zeros_like(told.pending))
     points, values = features(tried.points), choices.values(features)
@@ -111,11 +111,6 @@ def look(
     gain = _gains(state, units, values - best)
     gain = jnp.where(choices.available, gain, 0).max() * units.scale
     return Look(Outlook(index, means[index], stds[index], gain, units.scale), state, units, values, best)
-
-
-def outlook(*inputs: Any) -> Outlook:
-    """Return the recommended trial and the expected gain of one more trial, given the inputs of `look`."""
-    return look(*inputs).outlook
 
 
 def _gains(

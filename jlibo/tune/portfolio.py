@@ -93,7 +93,8 @@ def portfolio(
         return Defaults()
     size = arrays.padded(count, LEAST_POINTS)
     padded = np.pad(choices.points, ((0, size - count), (0, 0)), mode="edge")
-    values = task_values(
+    values = model.programs.run(
+        task_values,
         model.policy.noise_std,
         model.scaling,
         knowledge,

@@ -20,8 +20,8 @@ import numpy as np
 
 from jlibo.checks import check_count, fail
 from jlibo.front_door import front_door
-from jlibo.lifelong.one_task import split_task_key
-from jlibo.tune.ask import Candidates, NextConfig, next_config
+from jlibo.tune import keys
+from jlibo.tune.ask import Candidates, NextConfig, next_config, prepare_next
 from jlibo.tune.curves.reporting import Reporting
 from jlibo.tune.curves.rule import MedianRule
 from jlibo.tune.history import TaskHistory
@@ -96,6 +96,7 @@ class TunerTask(AbstractTaskResults, AbstractTaskOutlook, AbstractTaskLoop):
         self._policy_keys: np.ndarray | None = None
         self._reports = Reporting(tuner.memory, record.id, stop_trials)
         self._has_warned = False
+        self._is_prepared = False
 
     def __enter__(self) -> "TunerTask":
         return self
@@ -323,6 +324,10 @@ class TunerTask(AbstractTaskResults, AbstractTaskOutlook, AbstractTaskLoop):
         raise AssertionError("unreachable")
 
     def _next_config(self, history: TaskHistory) -> NextConfig:
+        if not self._is_prepared:
+            self._is_prepared = True
+            self._tuner._prepare(self._record.id)
+            prepare_next(self._model, budget=self.budget, num_trials=len(history.trials))
         return next_config(
             self._model,
             self._tuner.knowledge(excluding=self._record.id),
@@ -350,9 +355,7 @@ class TunerTask(AbstractTaskResults, AbstractTaskOutlook, AbstractTaskLoop):
     def _policy_key(self, number: int) -> jax.Array:
         """Return the policy's key for trial `number`; the keys of a task are split once."""
         if self._policy_keys is None or number >= len(self._policy_keys):
-            key = self._candidates.key
-            keys = jax.random.split(split_task_key(key).policy, max(self.budget, 2 * number))
-            self._policy_keys = np.asarray(jax.random.key_data(keys))
+            self._policy_keys = keys.policy_keys(self._candidates.key, max(self.budget, 2 * number))
         return jax.random.wrap_key_data(self._policy_keys[number])
 
     def _trials(self) -> TaskHistory:

@@ -30,7 +30,14 @@ from jlibo.policies import AbstractPolicy
 from jlibo.tune.curves.rule import MedianRule, stop_trials_rule
 from jlibo.tune.direction import maximise_of
 from jlibo.tune.importance import effect_matrices, parameter_names
-from jlibo.tune.learning import Learned, has_changed, learn_records, score_counts, summarise_records
+from jlibo.tune.learning import (
+    Learned,
+    has_changed,
+    learn_records,
+    prepare_learning,
+    score_counts,
+    summarise_records,
+)
 from jlibo.tune.loop.tuner_loop import AbstractTunerLoop
 from jlibo.tune.memory.memory import Memory
 from jlibo.tune.memory.records import whole
@@ -89,6 +96,9 @@ class Tuner(AbstractTunerResults, AbstractTunerLoop):
       configurations for which all are true are suggested. It is not stored in the memory.
     - `maximize`, `direction`: other spellings of `maximise`; `direction` is "maximize" or "minimize", also
       with an "s".
+    - `cache`: whether compiled programs are stored in the user's cache folder, so that the first answer of a
+      later process does not wait for the compiler. Only the user can read the files. The environment variable
+      `JLIBO_CACHE=0` turns it off for all tuners.
 
     **Raises:**
 
@@ -128,6 +138,7 @@ class Tuner(AbstractTunerResults, AbstractTunerLoop):
         constraint: Constraint | Sequence[Constraint] | None = None,
         maximize: bool | None = None,
         direction: str | None = None,
+        cache: bool = True,
     ):
         check_process("Tuner")
         maximise = maximise_of(maximise=maximise, maximize=maximize, direction=direction)
@@ -142,6 +153,7 @@ class Tuner(AbstractTunerResults, AbstractTunerLoop):
             candidates=candidates,
             sizes=sizes,
             constraint=constraint,
+            keep_programs=cache,
         )
         self._is_of_mode = learner is None and policy is None
         self._own_memory = not isinstance(memory, Memory)
@@ -290,6 +302,12 @@ class Tuner(AbstractTunerResults, AbstractTunerLoop):
                 self._learned.pop(next(iter(self._learned)))
             self._learned[excluding] = held
             return held.learned
+
+    def _prepare(self, excluding: int) -> None:
+        """Start to compile, or to load, what `knowledge` needs, before the past is read. Internal."""
+        with self._lock:
+            if excluding not in self._learned:
+                prepare_learning(self.model, self.memory.score_counts(excluding=excluding))
 
     def _learn(self, revision: int, excluding: int | None) -> "_Learned":
         tasks, trials = self.memory.snapshot()

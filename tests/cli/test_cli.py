@@ -55,7 +55,7 @@ def test_list_shows_every_experiment(capsys):
 def test_reproduce_writes_a_folder_and_prints_a_table(tmp_path):
     """Runs twice, each in a separate process, the second with the compiled programs of the first."""
     out, cache = tmp_path / "out", tmp_path / "cache"
-    environment = os.environ | {"XDG_CACHE_HOME": str(cache), "COLUMNS": "120"}
+    environment = os.environ | {"JLIBO_CACHE": "1", "XDG_CACHE_HOME": str(cache), "COLUMNS": "120"}
 
     def command(*more):
         return ["-m", "jlibo.cli", *small("--out", str(out), *more)]
@@ -82,6 +82,7 @@ def test_reproduce_writes_a_folder_and_prints_a_table(tmp_path):
 def test_table_without_ground_truth_shows_the_best_so_far(tmp_path, capsys, monkeypatch):
     """Runs without a compilation cache."""
     monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setenv("JLIBO_CACHE", "1")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     settings = [word for text in ("num_features=9", "num_tasks=2", "horizon=11") for word in ("--set", text)]
     command = [
@@ -271,7 +272,7 @@ def test_summary_is_kept_if_nothing_else_fits(quick, tmp_path, capsys, monkeypat
 
 def start(out, cache):
     command = [sys.executable, "-m", "jlibo.cli", *small("--out", str(out))]
-    environment = os.environ | {"XDG_CACHE_HOME": str(cache)}
+    environment = os.environ | {"JLIBO_CACHE": "1", "XDG_CACHE_HOME": str(cache)}
     return subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

@@ -97,6 +97,7 @@ def quiet(tmp_path, monkeypatch):
     monkeypatch.setattr(runner, "run_experiment", begin)
     # Precision and cache are settings of the process, which other tests use as well.
     monkeypatch.setattr("jax.config.update", lambda *_: None)
+    monkeypatch.setenv("JLIBO_CACHE", "1")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     (tmp_path / "here").mkdir()

@@ -40,7 +40,7 @@ def finished(tmp_path_factory):
     path = tmp_path_factory.mktemp("sweep")
     (path / "config.toml").write_text(CONFIG)
     command = ["-m", "jlibo.cli", "sweep", str(path / "config.toml"), "--out", str(path / "out"), "--x64"]
-    environment = os.environ | {"COLUMNS": "120", "XDG_CACHE_HOME": str(path / "cache")}
+    environment = os.environ | {"COLUMNS": "120", "JLIBO_CACHE": "1", "XDG_CACHE_HOME": str(path / "cache")}
     run = forked.run(command, env=environment, capture_output=True, text=True, check=True)
     return path / "out", run
 
@@ -104,7 +104,7 @@ def test_interrupted_sweep_resumes(finished, tmp_path):
     config.write_text(CONFIG)
     out = tmp_path / "out"
     arguments = ["sweep", str(config), "--x64", "--out", str(out)]
-    environment = os.environ | {"XDG_CACHE_HOME": str(finished[0].parent / "cache")}
+    environment = os.environ | {"JLIBO_CACHE": "1", "XDG_CACHE_HOME": str(finished[0].parent / "cache")}
     # SIGINT is sent between two chunks. The handler is set, since an ignored SIGINT is inherited.
     script = (
         "import signal, sys; from jlibo import cli; from jlibo.sweeps import folder\n"
@@ -138,7 +138,7 @@ def test_full_disk_gives_one_line_and_exit_code_74(finished, tmp_path):
     config.write_text(CONFIG)
     out = tmp_path / "out"
     arguments = ["sweep", str(config), "--x64", "--out", str(out)]
-    environment = os.environ | {"XDG_CACHE_HOME": str(finished[0].parent / "cache")}
+    environment = os.environ | {"JLIBO_CACHE": "1", "XDG_CACHE_HOME": str(finished[0].parent / "cache")}
     script = (
         "import resource, sys; from jlibo import cli; from jlibo.sweeps import folder\n"
         "keep = folder.SweepFolder.write_chunk\n"

@@ -135,6 +135,7 @@ lam = [0.3, 1e6]
 
 def test_experiment_of_a_user_file_is_listed_run_and_swept(registered, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("jax.config.update", lambda *_: None)
+    monkeypatch.setenv("JLIBO_CACHE", "1")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     file, config = tmp_path / "mine.py", tmp_path / "grid.toml"
     file.write_text(OWN_FILE)

@@ -232,7 +232,7 @@ def test_command_reports_a_lost_scheduler_in_one_line(open_cluster, processes, t
     (tmp_path / "config.toml").write_text(CONFIG)
     out = tmp_path / "out"
     command = [sys.executable, "-m", "jlibo.cli", "sweep", str(tmp_path / "config.toml")]
-    environment = ENVIRONMENT | {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    environment = ENVIRONMENT | {"JLIBO_CACHE": "1", "XDG_CACHE_HOME": str(tmp_path / "cache")}
     sweep = subprocess.Popen(
         [*command, "--out", str(out), "--dask", address],
         env=environment,
@@ -285,7 +285,7 @@ def test_ctrl_c_on_a_local_cluster_prints_one_line(tmp_path):
     (tmp_path / "main.py").write_text(script)
     sweep = subprocess.Popen(
         [sys.executable, str(tmp_path / "main.py")],
-        env=ENVIRONMENT | {"XDG_CACHE_HOME": str(tmp_path / "cache")},
+        env=ENVIRONMENT | {"JLIBO_CACHE": "1", "XDG_CACHE_HOME": str(tmp_path / "cache")},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,

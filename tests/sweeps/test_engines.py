@@ -159,6 +159,7 @@ def test_command_writes_the_same_bytes_on_every_engine(tmp_path):
         command = [sys.executable, "-m", "jlibo.cli", "sweep", str(tmp_path / "config.toml"), *options]
         environment = {key: value for key, value in ENVIRONMENT.items() if key != "NPROC"}
         environment["XDG_CACHE_HOME"] = str(tmp_path / "cache")
+        environment["JLIBO_CACHE"] = "1"
         subprocess.run([*command, "--out", str(tmp_path / name)], env=environment, check=True, timeout=900)
     for name in variants:
         assert contents(tmp_path / name) == contents(tmp_path / "one"), name

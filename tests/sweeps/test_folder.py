@@ -227,7 +227,7 @@ def test_resume_after_twenty_kills_at_random_times(tmp_path, seed):
     """`jlibo sweep` under SIGKILL: resuming gives the same bytes as an uninterrupted run."""
     config = tmp_path / "config.toml"
     config.write_text(CONFIG)
-    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    environment = os.environ | {"JLIBO_CACHE": "1", "XDG_CACHE_HOME": str(tmp_path / "cache")}
 
     def start(out):
         command = [sys.executable, "-m", "jlibo.cli", "sweep", str(config), "--out", str(out)]

@@ -109,9 +109,9 @@ def test_own_rows_exclude_failed_trials():
     in_arrays = arrays.trial_arrays(points, trials)
     rows, log_unit = GivenHistory(in_arrays, features, maximise=False).rows(room=40)
     own = rows.with_features(features)
-    assert own.features.shape == (64, features.num_features)
-    assert own.told.tolist() == [True, False, False, True] + [False] * 60
-    assert own.pending.tolist() == [False, False, True] + [False] * 61
+    assert own.features.shape == (128, features.num_features)
+    assert own.told.tolist() == [True, False, False, True] + [False] * 124
+    assert own.pending.tolist() == [False, False, True] + [False] * 125
     assert own.features[:4] == pytest.approx(np.asarray(features(jnp.asarray(points))))
     assert own.scores[0] == -own.scores[3] > 0  # to minimise
     assert own.scores[0] * 2 * math.exp(log_unit) == pytest.approx(3)

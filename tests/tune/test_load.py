@@ -239,8 +239,8 @@ def test_learning_is_not_repeated_for_few_new_scores(monkeypatch):
     tuner = jlibo.Tuner(SPACE, learner=learner, sizes=SIZES)
     teach(tuner, 6, 50)
     calls = []
-    learn = engine.learn
-    monkeypatch.setattr(engine, "learn", lambda *args: calls.append(1) or learn(*args))
+    learn = learning._learn
+    monkeypatch.setattr(learning, "_learn", lambda *args: calls.append(1) or learn(*args))
     task = tuner.task("new", budget=50)
     task.ask()
     assert len(calls) == 1

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import jlibo
 from jlibo import cli
-from jlibo.tune import TrialStateError, arrays, engine
+from jlibo.tune import TrialStateError, arrays, learning
 from jlibo.tune import tuner as tuner_module
 from jlibo.tune.memory.memory import Memory
 from tests.tune.problem import BUDGET, CONFIGS, SPACE, play, score, teach
@@ -150,8 +150,8 @@ def test_learning_is_repeated_only_if_past_tasks_change(monkeypatch):
     tuner = jlibo.Tuner(SPACE)
     teach(tuner)
     calls = []
-    learn = engine.learn
-    monkeypatch.setattr(engine, "learn", lambda *args: calls.append(1) or learn(*args))
+    learn = learning._learn
+    monkeypatch.setattr(learning, "_learn", lambda *args: calls.append(1) or learn(*args))
     task = tuner.task("new", budget=BUDGET)
     play(task, 3)
     assert len(calls) == 1

@@ -42,8 +42,8 @@ from jlibo.integrations.optuna.branches import choose_space
 from jlibo.integrations.optuna.explained import explain_study
 from jlibo.integrations.optuna.past import MemoryPast, NoPast, StudiesPast
 from jlibo.integrations.optuna.space import Coded, coded_parameter, decode, decode_value, encode
-from jlibo.tune import arrays, modes
-from jlibo.tune.ask import Candidates, folded_key, next_config, num_forced
+from jlibo.tune import arrays, keys, modes
+from jlibo.tune.ask import Candidates, next_config, num_forced, prepare_next
 from jlibo.tune.explain import NUM_AHEAD, past_of
 from jlibo.tune.explanation import Explanation
 from jlibo.tune.history import GivenHistory
@@ -102,6 +102,8 @@ class LiBOSampler(BaseSampler):
     - `defaults`: the values that past trials had of parameters which they did not suggest, by name, such as
       those that are new in the objective. Without one, a trial that has no value is not learned from.
 
+    - `cache`: whether compiled programs are stored for later processes, see `jlibo.Tuner`.
+
     **Raises:**
 
     - `ValueError`: an argument is invalid, or both `memory` and `past_studies` or `storage` are given.
@@ -139,6 +141,7 @@ class LiBOSampler(BaseSampler):
         warn_independent_sampling: bool = True,
         constraints_func: Callable[[FrozenTrial], Sequence[float]] | None = None,
         defaults: Mapping[str, Any] | None = None,
+        cache: bool = True,
     ):
         check_process("LiBOSampler")
         if seed is not None:
@@ -160,6 +163,7 @@ class LiBOSampler(BaseSampler):
         self._mode = mode
         self._budget = budget
         self._sizes = sizes
+        self._cache = cache
         self._independent = independent_sampler or optuna.samplers.RandomSampler(seed=seed)
         self._warns = warn_independent_sampling
         self._constraints = trials_of.constraint_writer(constraints_func)
@@ -178,7 +182,8 @@ class LiBOSampler(BaseSampler):
         self._told: set[tuple[str, str]] = set()
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("_past", "_seed", "_mode", "_budget", "_sizes", "_independent", "_warns", "_constraints")
+        kept = ("_past", "_seed", "_mode", "_budget", "_sizes", "_cache")
+        kept += ("_independent", "_warns", "_constraints")
         with self._lock:
             explored = {name: dict(flags) for name, flags in self._explored.items()}
         return {name: self.__dict__[name] for name in kept} | {"_explored": explored}
@@ -356,7 +361,7 @@ class LiBOSampler(BaseSampler):
             GivenHistory(history, model.features, maximise=True),
             candidates=Candidates(model, seed=seed, least=NUM_CANDIDATES),
             budget=self._budget,
-            key=folded_key((self._seed, trial.number)),
+            key=keys.folded((self._seed, trial.number)),
         )
         offer = _Offer(space, chosen.params, chosen.is_forced)
         self._offers[name, trial.number] = offer
@@ -410,7 +415,9 @@ class LiBOSampler(BaseSampler):
     def _knowledge(self, study: Study, space: SearchSpace) -> tuple[Model, Learned]:
         """Return the model of a space and what was learned from past tasks; recomputed when these change."""
         if space not in self._models:
-            self._models[space] = make_model(space, mode=self._mode, sizes=self._sizes)
+            self._models[space] = make_model(
+                space, mode=self._mode, sizes=self._sizes, keep_programs=self._cache
+            )
         model = self._models[space]
         stamp = self._past.stamp(study)
         held = self._learned.get(space)
@@ -422,6 +429,7 @@ class LiBOSampler(BaseSampler):
             counts = score_counts(trial for trial in trials if trial.task_id in ids)
             is_same_study = held is not None and held[0][0] == stamp[0]
             if held is None or not is_same_study or has_changed(held[1], counts):
+                prepare_next(model, budget=self._budget, least=NUM_CANDIDATES)
                 held = stamp, counts, learn_records(model, tasks, trials, maximise=True)
             self._learned[space] = (stamp, *held[1:])
         return model, self._learned[space][2]

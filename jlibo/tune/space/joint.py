@@ -91,8 +91,8 @@ def joint_features(counts: tuple[int, ...], num_inducing: int, conditions: Inter
     whitening = (directions[:, kept] / np.sqrt(variances[kept])).T[::-1]
     dtype = jnp.result_type(float)
     return JointFeatures(
-        jnp.asarray(codes, dtype),
-        jnp.asarray(whitening, dtype),
+        jnp.asarray(codes.astype(dtype)),  # converted by NumPy: by jax, each shape is a program
+        jnp.asarray(whitening.astype(dtype)),
         None if is_on is None else jnp.asarray(is_on),
         counts,
         conditions,

@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 from jax import export
 
+from jlibo.programs import folder as places
+from jlibo.programs import identity, options
+from jlibo.programs import traced as compiled
 from jlibo.sweeps import engines
-from jlibo.sweeps import program_cache as compiled
 
 
 @pytest.fixture
@@ -118,7 +120,7 @@ def test_programs_that_others_could_have_written_are_not_used(cache, kind):
         path.symlink_to(cache.parent / "elsewhere")
     else:
         {"writable folder": cache, "writable root": cache.parent, "writable file": path}[kind].chmod(0o777)
-    with pytest.warns(compiled.ProgramCacheWarning, match="programs on disk are not used: .* (others|link)"):
+    with pytest.warns(places.ProgramCacheWarning, match="programs on disk are not used: .* (others|link)"):
         check(double("a", []))
 
 
@@ -130,7 +132,7 @@ def test_programs_of_another_user_are_not_used(cache, place):
     planted(cache)
     (path,) = cache.iterdir()
     os.chown({"file": path, "folder": cache, "root": cache.parent}[place], 65534, -1)
-    with pytest.warns(compiled.ProgramCacheWarning, match="belongs to another user"):
+    with pytest.warns(places.ProgramCacheWarning, match="belongs to another user"):
         check(double("a", []))
 
 
@@ -152,6 +154,7 @@ def test_program_under_the_name_of_another_is_not_used(cache):
 def user_cache(tmp_path, monkeypatch):
     before = {name: getattr(jax.config, name) for name in JAX_CACHE}
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv(places.SWITCH, raising=False)
     yield tmp_path / "cache" / "jlibo" / "compiled"
     for name, value in before.items():
         jax.config.update(name, value)
@@ -188,7 +191,7 @@ def test_cache_folder_writable_by_others_is_not_used(user_cache, place):
     compiled.keep_programs()
     (user_cache / "traced").mkdir(exist_ok=True)
     (user_cache / place).chmod(0o777)
-    with pytest.warns(compiled.ProgramCacheWarning, match="can be written by others"):
+    with pytest.warns(places.ProgramCacheWarning, match="can be written by others"):
         assert compiled.keep_programs() is None
     assert jax.config.jax_compilation_cache_dir is None
 
@@ -199,26 +202,26 @@ def test_jax_cache_entries_that_others_could_have_written_are_not_used(user_cach
     entry = user_cache / "entry-cache"
     entry.write_bytes(b"compiled")
     entry.chmod(0o666)
-    with pytest.warns(compiled.ProgramCacheWarning, match="can be written by others .* was removed"):
+    with pytest.warns(places.ProgramCacheWarning, match="can be written by others .* was removed"):
         assert compiled.keep_programs() == user_cache
     assert not entry.exists()
     (tmp_path / "elsewhere").write_bytes(b"compiled")
     entry.symlink_to(tmp_path / "elsewhere")
-    with pytest.warns(compiled.ProgramCacheWarning, match="is a symbolic link"):
+    with pytest.warns(places.ProgramCacheWarning, match="is a symbolic link"):
         assert compiled.keep_programs() is None
     entry.unlink()
     if os.geteuid() == 0:
         entry.write_bytes(b"compiled")
         os.chown(entry, 65534, -1)
-        with pytest.warns(compiled.ProgramCacheWarning, match="belongs to another user"):
+        with pytest.warns(places.ProgramCacheWarning, match="belongs to another user"):
             assert compiled.keep_programs() is None
         assert entry.exists()
 
 
 def test_without_a_home_directory_nothing_is_stored(user_cache, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", "relative/paths/do/not/count")
-    monkeypatch.setattr(compiled.Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("no home")))
-    with pytest.warns(compiled.ProgramCacheWarning, match="no home"):
+    monkeypatch.setattr(places.Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("no home")))
+    with pytest.warns(places.ProgramCacheWarning, match="no home"):
         assert compiled.keep_programs() is None
 
 
@@ -229,7 +232,7 @@ def test_file_name_depends_on_settings_and_versions(cache, monkeypatch):
         names.add(compiled._path("a"))
     with jax.default_matmul_precision("highest"):
         names.add(compiled._path("a"))
-    monkeypatch.setattr(compiled.metadata, "version", lambda name: "0")
+    monkeypatch.setattr(identity.metadata, "version", lambda name: "0")
     names.add(compiled._path("a"))
     assert len(names) == 5 and None not in names
 
@@ -269,7 +272,7 @@ def test_error_in_a_thread_is_raised_in_the_caller():
 
 def test_level_of_optimisation_in_the_environment_is_kept(monkeypatch):
     monkeypatch.delenv("XLA_FLAGS", raising=False)
-    assert compiled.compiler_options("cpu") == {"xla_backend_optimization_level": "2"}
-    assert compiled.compiler_options("gpu") is None
+    assert options.compiler_options("cpu") == {"xla_backend_optimization_level": "2"}
+    assert options.compiler_options("gpu") is None
     monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=false --xla_backend_optimization_level=0")
-    assert compiled.compiler_options("cpu") is None
+    assert options.compiler_options("cpu") is None

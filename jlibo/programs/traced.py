@@ -1,4 +1,4 @@
-"""Cache of traced and compiled programs on disk, so that a later process neither traces nor compiles them.
+"""Traced programs on disk, for the commands of sweeps and experiments; a later process does not trace them.
 
 jax stores compiled programs if it has a cache folder (`jax_compilation_cache_dir`; the command line sets it).
 To look one up, jax must first trace the Python functions. For a whole experiment that takes longer than
@@ -7,10 +7,8 @@ of everything that it depends on: the description of the caller, the sources of 
 settings of jax. Traced programs are not stored without a cache folder, or without the package `flatbuffers`,
 which writes them. A later process then traces again, and still finds the compiled program.
 
-A stored program is code: a user who can write to the cache can change the results of an experiment. Folders
-are therefore created with mode 0700 and files with mode 0600. Files that other users own or could have
-written are not used, with a warning (`private_files`). A file begins with its own name and a digest of its
-content, so damaged and renamed files are not used either.
+Files are private (`jlibo.programs.folder`). A file begins with its own name and a digest of its content, so
+damaged and renamed files are not used.
 """
 
 import atexit
@@ -18,11 +16,8 @@ import contextlib
 import hashlib
 import importlib.util
 import json
-import os
 import stat
-import warnings
 from collections.abc import Callable
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -35,62 +30,35 @@ from jlibo.private_files import (
     check_private_file,
     check_private_folder,
     is_own_file,
-    make_private_folder,
     read_private_file,
 )
-
-SETTINGS = (
-    "jax_enable_x64",
-    "jax_default_matmul_precision",
-    "jax_default_prng_impl",
-    "jax_threefry_partitionable",
-    "jax_numpy_dtype_promotion",
-)
-"""The settings of jax that affect tracing."""
-
-_OPTIMISATION_LEVEL = "xla_backend_optimization_level"
-
+from jlibo.programs import identity
+from jlibo.programs.folder import is_wanted, private_folder, warn_unused
 
 _MAGIC = "jlibo-program 2"
-
-
-class ProgramCacheWarning(UserWarning):
-    """Stored programs are not used; the message says why."""
-
-
-def compiler_options(platform: str) -> dict[str, str | bool] | None:
-    """Return the compiler's options for programs of sweeps and experiments; None for its defaults.
-
-    On a CPU, level 3 (XLA's default) takes a seventh longer to compile than level 2, and the program runs no
-    faster. A level that is set in the environment variable `XLA_FLAGS` is kept.
-    """
-    if platform != "cpu" or _OPTIMISATION_LEVEL in os.environ.get("XLA_FLAGS", ""):
-        return None
-    return {_OPTIMISATION_LEVEL: "2"}
 
 
 def keep_programs() -> Path | None:
     """Store compiled and traced programs in the user's cache folder.
 
-    Returns the folder. Returns None, with a `ProgramCacheWarning`, if the folder cannot be used or if other
-    users could have written to it.
+    Returns the folder. Returns None if the environment variable `JLIBO_CACHE` forbids it, and, with a
+    `ProgramCacheWarning`, if the folder cannot be used or if other users could have written to it.
     """
-    # The XDG specification requires an absolute path and says to ignore others.
-    given = os.environ.get("XDG_CACHE_HOME", "")
+    if not is_wanted():
+        _keep_in(None)
+        return None
     try:
-        root = Path(given) if os.path.isabs(given) else Path.home() / ".cache"
-        folder = root / "jlibo" / "compiled"
-        make_private_folder(folder, below=root)
+        folder = private_folder("compiled")
         _check_content(folder)
         if (folder / "traced").exists():
             check_private_folder(folder / "traced")
             _check_content(folder / "traced")
     except NotPrivate as problem:
-        _warn(f"{problem}: remove it if you do not know why")
+        warn_unused(f"{problem}: remove it if you do not know why")
         _keep_in(None)
         return None
     except (OSError, RuntimeError) as error:  # RuntimeError: there is no home folder
-        _warn(f"the cache folder cannot be used ({error})")
+        warn_unused(f"the cache folder cannot be used ({error})")
         _keep_in(None)
         return None
     _keep_in(folder)
@@ -119,7 +87,7 @@ def _check_content(folder: Path) -> None:
                 if not is_own_file(entry):
                     raise
                 entry.unlink()
-                _warn(f"{problem} and was removed")
+                warn_unused(f"{problem} and was removed")
             if is_draft(entry):
                 entry.unlink()
 
@@ -131,10 +99,6 @@ def _close_files(folder: Path) -> None:
             with contextlib.suppress(OSError):
                 if is_own_file(entry) and stat.S_IMODE(entry.lstat().st_mode) & 0o077:
                     entry.chmod(0o600)
-
-
-def _warn(problem: str) -> None:
-    warnings.warn(f"compiled programs on disk are not used: {problem}.", ProgramCacheWarning, stacklevel=3)
 
 
 def stored(
@@ -174,18 +138,9 @@ def _path(description: str) -> Path | None:
     folder = jax.config.jax_compilation_cache_dir  # pyright: ignore[reportAttributeAccessIssue]
     if not folder or importlib.util.find_spec("flatbuffers") is None:
         return None
-    parts = [
-        description,
-        jax.default_backend(),
-        *(f"{name}={getattr(jax.config, name)}" for name in SETTINGS),
-    ]
-    parts += [f"{name} {metadata.version(name)}" for name in ("jax", "jaxlib", "equinox")]
+    parts = [description, jax.default_backend(), *map(str, identity.settings())]
+    parts += [*identity.versions(), identity.sources()]
     digest = hashlib.sha256("\n".join(parts).encode())
-    package = Path(__file__).resolve().parents[1]
-    for file in sorted(package.rglob("*")):
-        if file.is_file() and "__pycache__" not in file.parts:
-            digest.update(str(file.relative_to(package)).encode())
-            digest.update(hashlib.sha256(file.read_bytes()).digest())
     return Path(folder) / "traced" / f"{digest.hexdigest()}.stablehlo"
 
 
@@ -199,7 +154,7 @@ def _load(path: Path) -> tuple[export.Exported, Any] | None:
         about, _, program = payload.partition(b"\n")
         return export.deserialize(bytearray(program)), json.loads(about)
     except NotPrivate as problem:
-        _warn(f"{problem}")
+        warn_unused(f"{problem}")
         return None
     except Exception:
         # Any damaged file of a cache can be computed again.
@@ -227,7 +182,7 @@ def _save(path: Path, exported: export.Exported, about: Any) -> None:
         content = f"{_first_line(path, payload)}\n".encode() + payload
         write_atomically(path, lambda file: file.write(content), mode=0o600)
     except NotPrivate as problem:
-        _warn(f"{problem}")
+        warn_unused(f"{problem}")
     except OSError:
         # The program can run without being stored.
         return
