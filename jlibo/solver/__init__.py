@@ -1,4 +1,4 @@
-"""The group lasso over tasks: a proximal-gradient solver with a duality gap."""
+"""The group lasso over tasks: a solver by proximal gradient and Newton steps, with a duality gap."""
 
 from jlibo.solver.group_lasso import group_lasso as group_lasso
 from jlibo.solver.group_lasso import group_lasso_path as group_lasso_path

@@ -16,8 +16,10 @@ lam / 2 for the same solution.
 The data are scaled to magnitudes near one (`jlibo.solver.units`) and the solution is scaled back, so data of
 magnitude 1e-30 or 1e30 are solved as accurately as data of magnitude 1, in float32 too.
 
-The algorithm is accelerated proximal gradient (`jlibo.solver.proximal`) on growing working sets of features.
-Each phase is a `lane_while`: in a batch, only the unfinished batch elements continue.
+The algorithm is accelerated proximal gradient (`jlibo.solver.proximal`) on growing working sets of features
+(`jlibo.solver.working_set`). For ill-conditioned problems of one task, Newton's method
+(`jlibo.solver.newton`) takes over. Each phase is a `lane_while`: in a batch, only the unfinished batch
+elements continue.
 """
 
 from functools import partial
@@ -35,19 +37,20 @@ from jlibo.front_door import front_door
 from jlibo.groups import validate_groups
 from jlibo.solver.batching import lane_by_lane, lane_while
 from jlibo.solver.implicit import implicit_gradients
-from jlibo.solver.proximal import (
-    Problem,
-    Progress,
-    advance,
-    is_crowded,
-    start,
-    working_set_round,
-    working_set_sizes,
-)
+from jlibo.solver.proximal import Iterate, Problem, advance, start
 from jlibo.solver.scaled_problem import ProblemData, group_norms, rounded_up, scaled_problem
 from jlibo.solver.solution import Solution as Solution
 from jlibo.solver.solution import Status as Status
 from jlibo.solver.units import times_power_of_two
+from jlibo.solver.working_set import (
+    Progress,
+    has_newton,
+    is_crowded,
+    round_steps,
+    solve_further,
+    working_set_round,
+    working_set_sizes,
+)
 
 PRECISION_FLOOR = 32
 """Smallest relative gap that is requested, in units of machine epsilon: 4e-6 in float32, 7e-15 in float64."""
@@ -85,7 +88,7 @@ def group_lasso(
     - `tol`: stop when the duality gap is at most `tol` times `(1/N) ||y||^2`, the objective at zero. In
       float32 rounding errors limit the relative gap to 4e-6; a smaller `tol` counts as 4e-6.
     - `max_steps`: maximum number of proximal-gradient steps, rounded up to a multiple of 10, since the gap is
-      computed every 10 steps.
+      computed every 10 steps. A Newton step, which ill-conditioned problems of one task need, counts as 10.
 
     **Returns:** a `Solution`. If the dtype cannot represent the coefficients in the caller's units, its
     status is `OUT_OF_RANGE`.
@@ -334,7 +337,7 @@ def _solve_one(ids, given: ProblemData, init, tol, max_steps):
     num_steps = jnp.zeros((), jnp.int32)
     data = (problem, target_gap, max_steps)
     state = Progress(coef, residual, gradient, gap, num_steps, jnp.zeros((), bool))
-    for size in working_set_sizes(coef.shape[1]):
+    for size in working_set_sizes(*coef.shape):
         state = eqx.tree_at(lambda s: s.outgrown, state, is_crowded(state.coef, size))
         state = lane_while(_unfinished, partial(_round, ids=ids, size=size), state, data)
     state = lax.cond(_uncertified(state, data), _all_features, lambda state, data: state, state, data)
@@ -388,8 +391,18 @@ def _round(state: Progress, data, *, ids, size):
 def _all_features(state: Progress, data):
     problem, _, _ = data
     iterate = start(problem, state.coef, state.residual, state.gradient, state.num_steps)
-    at = lane_while(_uncertified, lambda at, data: advance(at, data[0]), iterate, data)
+    at = lane_while(_uncertified, _newton_round if has_newton(problem) else _gradient_round, iterate, data)
     return Progress(at.coef, at.residual, at.gradient, at.gap, at.num_steps, state.outgrown)
+
+
+def _gradient_round(at: Iterate, data) -> Iterate:
+    return advance(at, data[0])
+
+
+def _newton_round(at: Iterate, data) -> Iterate:
+    problem, target_gap, max_steps = data
+    last_step = jnp.minimum(at.num_steps + round_steps(problem), max_steps)
+    return solve_further(problem, at, target_gap, last_step)
 
 
 def _solve_forward(ids, data: ProblemData, init, tol, max_steps):

@@ -1,4 +1,4 @@
-"""Accelerated proximal gradient for the multi-task group lasso: steps, duality gap, working sets.
+"""Accelerated proximal gradient for the multi-task group lasso: the problem, its duality gap, steps.
 
 | here             | paper                                                                  |
 |------------------|------------------------------------------------------------------------|
@@ -39,13 +39,6 @@ CHECK_STEPS = 10
 CURVATURE_MARGIN = 1.1
 """Factor on the curvature estimate, which is a lower bound, for the initial step size."""
 
-ROUND_STEPS = 100
-"""Maximum number of steps on a working set before the full gradient is computed again."""
-
-ROUND_POWER = 4
-"""A round lowers the gap on its working set by the factor (size of the set / number of features) ** this. The
-smaller the set, the more a full gradient costs relative to one more step on the set."""
-
 
 class AbstractGroups(eqx.Module):
     """A partition of the features into groups. Group sums are returned per feature."""
@@ -58,6 +51,14 @@ class AbstractGroups(eqx.Module):
     def shares(self, dtype: Any) -> Float[Array, " features"] | float:
         """Return 1 / (group size) for each feature: weights that turn sums over features into group sums."""
 
+    @abc.abstractmethod
+    def pair_totals(self, matrix: Float[Array, "features features"]) -> Float[Array, "features features"]:
+        """Return, for each two features, the sum of `matrix` over their two groups."""
+
+    @abc.abstractmethod
+    def is_first(self, num_features: int) -> Bool[Array, " features"]:
+        """Return which features are the first of their group: one of each."""
+
 
 @final
 class Singletons(AbstractGroups):
@@ -68,6 +69,12 @@ class Singletons(AbstractGroups):
 
     def shares(self, dtype):
         return 1.0
+
+    def pair_totals(self, matrix):
+        return matrix
+
+    def is_first(self, num_features):
+        return jnp.ones(num_features, bool)
 
 
 @final
@@ -84,6 +91,16 @@ class Members(AbstractGroups):
     def shares(self, dtype):
         _, sizes = self._table()
         return jnp.asarray(1.0 / sizes[np.asarray(self.ids)], dtype)
+
+    def pair_totals(self, matrix):
+        return self._pairs().pair_totals(matrix)
+
+    def is_first(self, num_features):
+        return self._pairs().is_first(num_features)
+
+    def _pairs(self):
+        ids = np.asarray(self.ids)
+        return Pairs(jnp.asarray(ids[:, None] == ids))
 
     def _table(self):
         ids = np.asarray(self.ids)
@@ -105,6 +122,15 @@ class Pairs(AbstractGroups):
 
     def shares(self, dtype):
         return 1.0 / self.same.sum(-1).astype(dtype)
+
+    def pair_totals(self, matrix):
+        same = self.same.astype(matrix.dtype)
+        return jnp.matmul(
+            jnp.matmul(same, matrix, precision=lax.Precision.HIGHEST), same, precision=lax.Precision.HIGHEST
+        )
+
+    def is_first(self, num_features):
+        return ~jnp.tril(self.same, -1).any(1)
 
 
 @final
@@ -268,77 +294,3 @@ def advance(state: Iterate, problem: Problem) -> Iterate:
         ),
     )
     return jax.tree.map(lambda a, b: jnp.where(good, a, b), new, back)
-
-
-@final
-class Progress(eqx.Module):
-    """State of a working-set phase."""
-
-    coef: Float[Array, "tasks features"]
-    residual: Float[Array, "tasks rows"]
-    gradient: Float[Array, "tasks features"]
-    gap: Float[Array, ""]
-    num_steps: Int[Array, ""]
-    outgrown: Bool[Array, ""]
-
-
-def is_crowded(coef: Float[Array, "tasks features"], size: int) -> Bool[Array, ""]:
-    """Return whether the nonzero features leave too little room for new ones in a working set of `size`."""
-    return 8 * (coef != 0).any(0).sum() > 7 * size
-
-
-def working_set_round(
-    state: Progress, problem: Problem, ids: tuple[int, ...], size: int, target_gap, max_steps
-) -> Progress:
-    """Solve on a working set of `size` features, all others zero, then compute the full gradient and gap.
-
-    The set has every nonzero feature (`is_crowded` ensures that they fit), then the other features of their
-    groups, then the features whose groups have the largest gradient. A group may be only partly in the set:
-    its other features are zero, so its norm is correct.
-    """
-    coef = state.coef
-    group_totals = problem.groups.totals
-    nonzero = (coef != 0).any(0)
-    in_use = group_totals(nonzero.astype(coef.dtype)) > 0
-    steepness = group_totals((state.gradient**2).sum(0))
-    rank = jnp.where(in_use, jnp.finfo(coef.dtype).max, steepness)
-    _, chosen = lax.top_k(jnp.where(nonzero, jnp.inf, rank), size)
-
-    def take(array):
-        return array.at[..., chosen].get(mode="promise_in_bounds")
-
-    if isinstance(problem.groups, Singletons):
-        groups = problem.groups
-    else:
-        chosen_ids = jnp.asarray(np.asarray(ids))[chosen]
-        groups = Pairs(chosen_ids[:, None] == chosen_ids[None, :])
-    design = take(problem.design)
-    if problem.unit is not None:
-        design = design * problem.unit[0] * problem.unit[1]
-    small = Problem(design, problem.targets, problem.lam, problem.num_rows, groups)
-    decrease = (size / coef.shape[1]) ** ROUND_POWER
-    small_target = jnp.maximum(decrease * state.gap, target_gap / 2)
-    last_step = jnp.minimum(state.num_steps + ROUND_STEPS, max_steps)
-
-    inner = start(small, take(coef), state.residual, take(state.gradient), state.num_steps)
-    inner = lax.while_loop(
-        lambda at: (at.gap > small_target) & (at.num_steps < last_step),
-        lambda at: advance(at, small),
-        inner,
-    )
-    coef = jnp.zeros_like(coef).at[:, chosen].set(inner.coef, unique_indices=True)
-    gradient = problem.gradient(inner.residual)
-    # No step was taken: the remaining gap comes from features outside the set, so a larger set is needed.
-    outgrown = is_crowded(coef, size) | (inner.num_steps == state.num_steps)
-    gap = problem.gap(coef, inner.residual, gradient)
-    return Progress(coef, inner.residual, gradient, gap, inner.num_steps, outgrown)
-
-
-def working_set_sizes(num_features: int) -> tuple[int, ...]:
-    """Return the sizes to try before all features. Each size compiles its own loop, so there are few."""
-    sizes = []
-    size = 16
-    while 2 * size <= num_features:
-        sizes.append(size)
-        size *= 4
-    return tuple(sizes)

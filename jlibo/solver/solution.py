@@ -97,7 +97,7 @@ class Solution(eqx.Module):
     status does not depend on this rounding.
     """
     num_steps: Int[Array, ""]
-    """Proximal-gradient steps taken."""
+    """Proximal-gradient steps taken; a Newton step counts as 10."""
     status: Int[Array, ""]
     """A `Status`, as a number."""
 
