@@ -9,7 +9,6 @@ during a task of a hundred trials.
 """
 
 import json
-import os
 import shutil
 import statistics
 import subprocess
@@ -120,7 +119,7 @@ def child(kind, path, cache, **more):
         stdout=subprocess.PIPE,
         text=True,
         check=True,
-        env=os.environ | environment,
+        env=harness.user_environment(environment),
     )
     return time.perf_counter() - begin, json.loads(done.stdout.splitlines()[-1])
 

@@ -29,7 +29,7 @@ from jlibo.lifelong.loop import run_agents
 from jlibo.meta import RunSizes, TaskData
 from jlibo.sweeps.points import as_points
 from jlibo.sweeps.program import trace
-from jlibo.tune import arrays, ask, engine, insight, outlook, portfolio
+from jlibo.tune import arrays, ask, engine, insight, learning, outlook, portfolio
 from jlibo.tune.report import curves
 
 PLATFORMS = ("cuda", "tpu")
@@ -241,6 +241,15 @@ def tuner_summarise(features, scores, explored, present):
     return engine.summarise(learner, scaling, jnp.asarray(0.1, scores.dtype), past, support, SIZES)
 
 
+def tuner_rows(points, scores, explored, present, is_summary=False):
+    learner, scaling = LEARNERS["AdaptiveMetaKGL"], jlibo.Standardise()
+    rows = arrays.PastRows(points, scores, explored, present, jnp.zeros(NUM_TASKS, scores.dtype))
+    parts = (learner, scaling, jnp.asarray(0.1, scores.dtype), FEATURES, rows)
+    if is_summary:
+        return learning._summarise(*parts, jnp.ones(SIZES.num_groups, bool), SIZES)
+    return learning._begin(*parts, SIZES).history
+
+
 def tuner_suggest(features, scores, told, pending, candidates, data, is_compressed=False):
     zero = jnp.zeros((), scores.dtype)
     moments = Moments(zero, zero, zero, zero)
@@ -294,6 +303,7 @@ def past_values(fn, features, scores, explored, present, points):
 
 
 TRIALS = (floats(4, NUM_FEATURES), floats(4), booleans(4), booleans(4))
+PAST_ROWS = (floats(NUM_TASKS, HORIZON, 1), floats(NUM_TASKS, HORIZON), *(booleans(NUM_TASKS, HORIZON),) * 2)
 PAST_SHAPES = (
     *(floats(NUM_TASKS, HORIZON, NUM_FEATURES), floats(NUM_TASKS, HORIZON)),
     *(booleans(NUM_TASKS, HORIZON), booleans(NUM_TASKS, HORIZON)),
@@ -378,7 +388,12 @@ ENTRIES: dict[str, Callable[[], Entry]] = {
             booleans(NUM_TASKS, HORIZON),
             booleans(NUM_TASKS, HORIZON),
         ),
-        ("learn",),
+        ("learn", "begin", "finish"),
+    ),
+    "tuner learn, rows": lambda: Entry(tuner_rows, PAST_ROWS, ("_begin",)),
+    "tuner summarise, rows": lambda: Entry(partial(tuner_rows, is_summary=True), PAST_ROWS, ("_summarise",)),
+    "tuner candidates": lambda: Entry(
+        partial(ask._features_at, FEATURES), (floats(4, 1),), ("_features_at",)
     ),
     "tuner suggest": lambda: Entry(tuner_suggest, (*TRIALS, floats(8, NUM_FEATURES), KEY), ("suggest",)),
     "tuner suggest, compressed": lambda: Entry(
@@ -397,7 +412,7 @@ ENTRIES: dict[str, Callable[[], Entry]] = {
         ("summarise",),
     ),
     "tuner exploration": lambda: Entry(
-        lambda data: engine.exploration_order(9, 4, key=key_of(data)), (KEY,), ("_order",)
+        lambda data: engine.exploration_order(9, 4, key=key_of(data)), (KEY,), ("exploration_order",)
     ),
     "tuner best candidate": lambda: Entry(
         tuner_best,

@@ -11,9 +11,9 @@ and needs them for its first answer. With another generator than threefry, jax c
 """
 
 from collections.abc import Sequence
+from typing import Any, cast
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray, UInt32
 
@@ -39,15 +39,14 @@ def folded(seed: Sequence[int]) -> PRNGKeyArray:
     data = np.array([seed[0] >> 32, seed[0] & 0xFFFFFFFF], np.uint32)
     for number in seed[1:]:
         data = _threefry(data, np.zeros(1, np.uint32), np.array([number], np.uint32))[0]
-    return jax.random.wrap_key_data(jnp.asarray(data))
+    return jax.random.wrap_key_data(cast(Any, data))
 
 
 def split(key: PRNGKeyArray, num: int) -> UInt32[np.ndarray, "num words"]:
     """Return the data of `num` keys that are split from a key."""
     if not _is_threefry():
         return np.asarray(jax.random.key_data(jax.random.split(key, num)))
-    data = np.asarray(jax.random.key_data(key))
-    return _threefry(data, np.zeros(num, np.uint32), np.arange(num, dtype=np.uint32))
+    return _split(np.asarray(jax.random.key_data(key)), num)
 
 
 def policy_keys(task: PRNGKeyArray, num: int) -> UInt32[np.ndarray, "num words"]:
@@ -55,13 +54,17 @@ def policy_keys(task: PRNGKeyArray, num: int) -> UInt32[np.ndarray, "num words"]
     if not _is_threefry():
         return split(split_task_key(task).policy, num)
     own = split(task, len(TaskKeys._fields))[TaskKeys._fields.index("policy")]
-    return split(jax.random.wrap_key_data(jnp.asarray(own)), num)
+    return _split(own, num)
 
 
 def _is_threefry() -> bool:
     config = jax.config
     is_default = getattr(config, "jax_default_prng_impl", None) == "threefry2x32"
     return is_default and bool(getattr(config, "jax_threefry_partitionable", False))
+
+
+def _split(data: UInt32[np.ndarray, " words"], num: int) -> UInt32[np.ndarray, "num words"]:
+    return _threefry(data, np.zeros(num, np.uint32), np.arange(num, dtype=np.uint32))
 
 
 def _threefry(
