@@ -1,9 +1,10 @@
-"""Growth of time and memory with the number of seeds, features, candidates and tasks.
+"""Growth of time and memory with the number of seeds, features, candidates, tasks and past tasks.
 
     python benchmarks/scaling.py [--quick] [--json FILE]
 
 Each size runs in a separate process, so that its peak memory can be measured. Seeds are run by the
-experiments' runner in chunks; the other sizes by `run_lifelong` with Meta-KGL on a few seeds.
+experiments' runner in chunks; past tasks by Meta-KGL's update with one more task; the other sizes by
+`run_lifelong` with Meta-KGL on a few seeds.
 """
 
 import json
@@ -18,17 +19,25 @@ SIZES = dict(
     features=(50, 200, 1_000),
     candidates=(1_000, 10_000, 100_000),
     tasks=(10, 100, 500),
+    past=(10, 100, 1_000, 10_000),
 )
-QUICK = dict(seeds=(1, 3), features=(20, 40), candidates=(100, 200), tasks=(2, 4))
+QUICK = dict(seeds=(1, 3), features=(20, 40), candidates=(100, 200), tasks=(2, 4), past=(2, 4))
 BASE = dict(features=50, candidates=1_000, tasks=4, steps=50)
 QUICK_BASE = dict(features=20, candidates=100, tasks=2, steps=9)
 NUM_SEEDS = 4
+NEWCOMERS, PAST_ROWS = 8, 10
+"""Further tasks learned from after the past ones, and forced exploration steps of every task."""
 UNITS = dict(
     seeds="a seed of 4 agents",
     features="a step",
     candidates="a step",
     tasks="a task",
+    past="learning from one more task",
 )
+
+NAMES = dict(past="past tasks")
+COLUMNS = dict(seeds=dict(results_mb="results, MB"), past=dict(state_mb="state, MB", median_steps="steps"))
+"""Further columns of a table: entry of a record and header."""
 
 NOTES = """\
 Memory is the peak of the whole process, in MB; the first row of seeds shows the memory of Python, jax and
@@ -36,14 +45,22 @@ the compiled program without computation. Beyond a chunk (100 seeds over all thr
 which are kept on the host: the column "results" has their size, and the peak contains them twice, when the
 chunks are joined. A step costs candidates x features for the product and features^2 for the factor of the
 covariance. The group lasso of a task includes all past tasks, so that the time of a task grows linearly
-with their number and that of a run quadratically."""
+with their number and that of a run quadratically. The rows of past tasks show one more task after so many:
+the state has at most as many rows a task as there are features, so it grows linearly too. With the printed
+lam = 0.5 nothing is selected from about 100 tasks on, so lam falls with the root of their number there, as in
+Theorem 3.3, and the support is the true one."""
 
 
 def run_child(request):
     """Compile and run one size, and print the result."""
     os.environ.setdefault("NPROC", str(max(4, os.cpu_count() or 1)))
     axis, base, value = request["axis"], request["base"], request["value"]
-    answer = seeds_run(value, base) if axis == "seeds" else lifelong_run({**base, axis: value})
+    if axis == "seeds":
+        answer = seeds_run(value, base)
+    elif axis == "past":
+        answer = past_run(value, base)
+    else:
+        answer = lifelong_run({**base, axis: value})
     print(json.dumps(dict(answer, peak_mb=harness.peak_memory_mb())))
 
 
@@ -109,10 +126,71 @@ def lifelong_run(size):
     return dict(seconds=float(np.median(seconds)), compile_s=compile_seconds)
 
 
+def past_run(num_past, base):
+    """Time the updates of Meta-KGL with a few more tasks, each after at least `num_past` tasks."""
+    import jax
+    import jax.numpy as jnp
+
+    import jlibo
+    from jlibo.meta.past import remember_all
+
+    num_tasks, num_features = num_past + NEWCOMERS, base["features"]
+    rng = np.random.default_rng(0)
+    points = rng.uniform(size=(num_tasks, PAST_ROWS, 1))
+    design = np.cos(np.pi * np.arange(1, num_features + 1) * points)
+    support = rng.permutation(num_features)[:5]
+    coef = rng.uniform(0.5, 5, (num_tasks, 5)) * rng.choice([-1, 1], (num_tasks, 5))
+    rewards = np.einsum("snf,sf->sn", design[..., support], coef)
+    rewards += 0.1 * rng.standard_normal(rewards.shape)
+    arrays = (jnp.asarray(array, jnp.float32) for array in (design, rewards))
+    data = jlibo.TaskData(*arrays, jnp.ones(rewards.shape, bool))
+    learner = jlibo.MetaKGL(lam=1.0, omega=0.25, lam_scaling="sqrt", tol=1e-5)
+    sizes = jlibo.RunSizes(tuple(range(num_features)), num_tasks, PAST_ROWS, PAST_ROWS, jnp.float32)
+
+    @jax.jit
+    def learn_past(data):
+        done = jnp.arange(num_tasks) < num_past
+        present = jlibo.TaskData(
+            jnp.where(done[:, None, None], data.features, 0), data.rewards * done[:, None], data.explored
+        )
+        past = remember_all(present, done, "exploration", sizes)
+        past = jax.tree.map(lambda leaf: jnp.where(done.reshape(-1, *(1,) * (leaf.ndim - 1)), leaf, 0), past)
+        return learner.learn(past, jnp.asarray(num_past), sizes)[0]
+
+    def learn_more(state, newcomers):
+        def one(state, task):
+            state, info = learner.update(state, task, sizes)
+            return state, (info.support, info.num_steps)
+
+        return jax.lax.scan(one, state, newcomers)
+
+    state = learn_past(data)
+    newcomers = jax.tree.map(lambda leaf: leaf[num_past:], data)
+    begin = time.perf_counter()
+    compiled = jax.jit(learn_more).lower(state, newcomers).compile()
+    compile_seconds = time.perf_counter() - begin
+    answer = jax.block_until_ready(compiled(state, newcomers))
+    seconds = []
+    for _ in range(5):
+        begin = time.perf_counter()
+        jax.block_until_ready(compiled(state, newcomers))
+        seconds.append(time.perf_counter() - begin)
+    found, num_steps = answer[1]
+    return dict(
+        seconds=float(np.median(seconds)),
+        compile_s=compile_seconds,
+        state_mb=sum(leaf.nbytes for leaf in jax.tree.leaves(state)) / 2**20,
+        recovered=set(np.flatnonzero(found[-1])) == set(support),
+        median_steps=int(np.median(num_steps)),
+    )
+
+
 def units_of(axis, value, base):
     """Return the number of units to which the reported time refers."""
     if axis == "seeds":
         return value
+    if axis == "past":
+        return NEWCOMERS
     tasks = value if axis == "tasks" else base["tasks"]
     return NUM_SEEDS * tasks * (1 if axis == "tasks" else base["steps"])
 
@@ -141,12 +219,16 @@ def main():
                 f"{record['compile_s']:.1f}",
                 harness.number(record["peak_mb"]),
             ]
-            + ([harness.number(record["results_mb"])] if axis == "seeds" else [])
+            + [harness.number(record[column]) for column in COLUMNS.get(axis, {})]
             for value, record in records[axis].items()
         ]
-        header += ["results, MB"] if axis == "seeds" else []
+        header += COLUMNS.get(axis, {}).values()
         fixed = ", ".join(f"{number} {name}" for name, number in base.items() if name != axis)
-        tables.append(dict(title=f"With the number of {axis} ({fixed})", header=header, rows=rows))
+        if axis == "past":
+            fixed = f"{base['features']} features, {PAST_ROWS} rows a task"
+        tables.append(
+            dict(title=f"With the number of {NAMES.get(axis, axis)} ({fixed})", header=header, rows=rows)
+        )
     seeds = records["seeds"]
     middle, most = (
         (list(sizes["seeds"])[-3:][0], max(sizes["seeds"])) if not options.quick else sizes["seeds"]

@@ -53,8 +53,17 @@ def exponent(values):
     return int(np.frexp(np.abs(values).max())[1])
 
 
-def make_case(rng, name, dtype):
+def first_task(problem):
+    """The problem of the first task alone, with at least one row."""
+    one = Problem(*(field[:1] for field in problem[:3]), problem.groups)
+    if not one.mask.any():
+        one.mask[0, 0], one.design[0, 0], one.targets[0, 0] = True, 1, 1
+    return one
+
+
+def make_case(rng, name, dtype, one_task):
     problem = spoil(rng, make_problem(name, int(rng.integers(1000))))
+    problem = first_task(problem) if one_task else problem
     mask = problem.mask
     scales = 10.0 ** rng.choice([-30, -20, -10, 0, 0, 10, 20, 30], size=2)
     kind = np.finfo(dtype)
@@ -115,12 +124,12 @@ def check(case, dtype, solution, tol):
     return status
 
 
-def attack(name, dtype, seed, num_cases):
+def attack(name, dtype, seed, num_cases, one_task=False):
     rng = np.random.default_rng([seed, LAYOUTS.index(name)])
     statuses = []
     with threadpool_limits(1):
         for _ in range(num_cases):
-            case = make_case(rng, name, dtype)
+            case = make_case(rng, name, dtype, one_task)
             problem, tol = case.problem, 1e-6
             solution = group_lasso(
                 problem.design,
@@ -141,6 +150,20 @@ def test_objective_gap_status_and_norms_at_every_scale(dtype):
     statuses = attack("wide", dtype, 0, 60)
     assert statuses.count(Status.CONVERGED) >= 20 and Status.STEP_LIMIT in statuses
     assert (Status.OUT_OF_RANGE in statuses) == (dtype == np.float32)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_objective_gap_status_and_norms_of_one_task(dtype):
+    """Problems of one task are finished by Newton's method."""
+    statuses = attack("mixed", dtype, 2, 60, one_task=True)
+    assert statuses.count(Status.CONVERGED) >= 20 and Status.STEP_LIMIT in statuses
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_objective_gap_status_and_norms_of_one_task_in_many_cases(name, dtype):
+    assert attack(name, dtype, 3, 300, one_task=True).count(Status.CONVERGED) >= 80
 
 
 @pytest.mark.slow
