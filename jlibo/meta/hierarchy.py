@@ -32,7 +32,6 @@ from jaxtyping import Array, Float, Int
 from jlibo.belief.moments import Units, likeliest_units
 from jlibo.belief.prior import Prior
 from jlibo.belief.whitening import whiten
-from jlibo.checks import ArrayLike
 from jlibo.meta.past import PastTasks
 
 HIGHEST = lax.Precision.HIGHEST
@@ -188,7 +187,7 @@ def _in_units(past: PastTasks, fit: _Fit, units: Units) -> tuple[Float[Array, "t
     return residual, jnp.maximum(lost, 0)
 
 
-def add_up(add_fn, total: Any, past: PastTasks, nothing: Any, most: Int[ArrayLike, ""]) -> tuple[Any, Any]:
+def add_up(add_fn, total: Any, past: PastTasks, nothing: Any, most: int | Int[Array, ""]) -> tuple[Any, Any]:
     """Return the total over finished tasks and the outputs of each task, visiting tasks in parts.
 
     Parts after the last finished task are not visited: a history has space for all tasks of a run, and most
