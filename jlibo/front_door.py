@@ -295,12 +295,17 @@ def _of(entries: _AbstractKind | None) -> str:
 
 
 def _instance_of(cls: type) -> str:
-    """Return "a Prior"; for an abstract class of the package also an example, the first of its subclasses."""
+    """Return "a Prior"; for an abstract class of the package also an example, the first concrete subclass."""
     words = f"{'an' if cls.__name__[0] in 'AEIOU' else 'a'} {cls.__name__}"
     if not (cls.__module__.startswith("jlibo.") and cls.__name__.startswith("Abstract")):
         return words
-    own = [one.__name__ for one in cls.__subclasses__() if one.__module__.startswith("jlibo.")]
+    own = [one.__name__ for one in _concrete_subclasses(cls) if one.__module__.startswith("jlibo.")]
     return f"{words}, such as {min(own)}(...)" if own else words
+
+
+def _concrete_subclasses(cls: type) -> set[type]:
+    below = set().union(*(_concrete_subclasses(one) for one in cls.__subclasses__()))
+    return below if inspect.isabstract(cls) else below | {cls}
 
 
 def _is_whole(value: Any) -> bool:

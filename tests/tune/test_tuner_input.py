@@ -100,10 +100,10 @@ def test_nothing_is_recompiled_until_a_padding_is_full(monkeypatch, count_traces
     tuner = jlibo.Tuner(SPACE, learner=learner, sizes={"num_basis": 2, "num_pair_basis": 1})
     for number in range(3):
         play(tuner.task(f"task {number}", budget=40), 40 if number == 0 else 3)
-    # 40 trials exceed the smallest padding: a task is padded to its budget from the first trial on.
+    # A task is padded from its first trial on: to 128 trials, or to its budget if that is larger.
     assert (suggestions.count, fits.count) == (1, 1)
     teach(tuner, 5)
     play(tuner.task("ninth", budget=64), 2)
     assert (suggestions.count, fits.count) == (1, 1)
-    play(tuner.task("tenth", budget=65), 1)  # more than eight past tasks, and more than 64 trials
+    play(tuner.task("tenth", budget=129), 1)  # more than eight past tasks, and more than 128 trials
     assert (suggestions.count, fits.count) == (2, 2)
