@@ -5,7 +5,7 @@ import warnings
 import optuna
 import pytest
 
-from jlibo.integrations.optuna.sampler import LiBOSamplerWarning
+from jlibo.integrations.optuna import LiBOSamplerWarning
 
 
 @pytest.fixture(autouse=True)

@@ -11,8 +11,7 @@ import optuna
 import pytest
 from optuna.trial import TrialState
 
-from jlibo.integrations.optuna import sampler as sampler_module
-from jlibo.integrations.optuna.sampler import LiBOSamplerWarning
+from jlibo.integrations.optuna import LiBOSamplerWarning, choice
 from jlibo.tune import Float, Memory, MemoryMismatch, SearchSpace, Tuner
 from tests.integrations.studies import (
     DISTRIBUTIONS,
@@ -66,9 +65,9 @@ def test_past_studies_of_either_direction_are_used():
 
 def test_learning_is_not_repeated_at_every_trial(monkeypatch):
     calls = []
-    learn = sampler_module.learn_records
+    learn = choice.learn_records
     monkeypatch.setattr(
-        sampler_module, "learn_records", lambda *args, **more: calls.append(args[1]) or learn(*args, **more)
+        choice, "learn_records", lambda *args, **more: calls.append(args[1]) or learn(*args, **more)
     )
     past = random_study()
     sampler = small_sampler(past_studies=[past], seed=0)
@@ -164,7 +163,7 @@ def test_failed_trials_are_avoided_and_not_observations():
         to_failure = np.linalg.norm(point - failed)
         nearest = min(np.linalg.norm(point - other) for other in scored)
         assert to_failure >= 0.1 * math.sqrt(3) or to_failure >= nearest
-    _, learned = study.sampler._knowledge(study, SPACE)
+    _, learned = study.sampler._chooser.knowledge(study, SPACE)
     assert learned.num_tasks == 0
 
 
@@ -252,7 +251,7 @@ def test_memory_is_shared_with_the_tuner(tmp_path):
     with LiBOSamplerAt(path) as sampler:
         study = optuna.create_study(study_name="by tuner", sampler=sampler)
         study.optimize(objective(), n_trials=3)
-        assert sampler._knowledge(study, SPACE)[1].num_tasks == 2
+        assert sampler._chooser.knowledge(study, SPACE)[1].num_tasks == 2
     assert study.best_value < LEVEL
     with Memory.open_existing(path) as memory:
         assert [task.name for task in memory.tasks()] == ["by optuna", "by tuner", "by tuner (2)"]
@@ -267,11 +266,11 @@ def test_resumed_study_stays_one_task(tmp_path):
             study = optuna.load_study(study_name="s", storage=storage, sampler=sampler)
             study.optimize(objective(), n_trials=3)
             study.tell(study.ask(DISTRIBUTIONS), state=TrialState.FAIL)
-            assert sampler._knowledge(study, SPACE)[1].num_tasks == 0
+            assert sampler._chooser.knowledge(study, SPACE)[1].num_tasks == 0
     with LiBOSamplerAt(path) as sampler:
         again = optuna.create_study(study_name="s", sampler=sampler)
         again.optimize(objective(), n_trials=2)
-        assert sampler._knowledge(again, SPACE)[1].num_tasks == 1
+        assert sampler._chooser.knowledge(again, SPACE)[1].num_tasks == 1
     with Memory.open_existing(path) as memory:
         tasks, trials = memory.snapshot()
         assert [task.name for task in tasks] == ["s", "s (2)"]

@@ -22,7 +22,7 @@ def test_past_excludes_the_study_itself():
     two.add_trial(optuna.create_trial(values=[0.0, 1.0]))
     mine = optuna.load_study(study_name="mine", storage=storage)
     for given, expected in ((None, ["a", "b"]), (["b", "mine"], ["b"])):
-        past = LiBOSampler(storage=storage, past_studies=given)._past
+        past = LiBOSampler(storage=storage, past_studies=given)._chooser.past
         tasks, trials, problem = past.read(mine, SPACE)
         assert [task.name for task in tasks] == expected
         assert len(trials) == 4 * len(expected)

@@ -8,9 +8,9 @@ import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState, create_trial
 
+from jlibo.integrations.optuna import LiBOSampler, LiBOSamplerWarning
 from jlibo.integrations.optuna import trials as optuna_trials
 from jlibo.integrations.optuna.branches import choose_space, explains, infer_space
-from jlibo.integrations.optuna.sampler import LiBOSampler, LiBOSamplerWarning
 from jlibo.tune import Categorical, Float, Int, Memory, SearchSpace, Tuner
 
 UNIT = FloatDistribution(0, 1)
@@ -114,7 +114,7 @@ def test_study_with_branches_is_modelled_without_a_warning():
     study = optuna.create_study(sampler=sampler)
     study.optimize(branched(), n_trials=12)
     assert {trial.params["kind"] for trial in study.trials} == {"a", "b", "c"}
-    assert sampler._space(study, study.trials) == FULL
+    assert sampler._chooser.space(study, study.trials) == FULL
     assert study.best_params["kind"] == "b" and study.best_value < 0.05
 
 
@@ -125,7 +125,7 @@ def test_past_studies_with_branches_are_used_from_the_first_trial():
     study.optimize(branched(0.03), n_trials=3)
     assert all(trial.params["kind"] == "b" for trial in study.trials)  # it has seen only one branch itself
     assert study.best_value < 0.01
-    assert sampler._knowledge(study, sampler._space(study, study.trials))[1].num_tasks == 3
+    assert sampler._chooser.knowledge(study, sampler._chooser.space(study, study.trials))[1].num_tasks == 3
 
 
 def test_past_studies_that_saw_one_branch_each_teach_together():
@@ -140,7 +140,7 @@ def test_past_studies_that_saw_one_branch_each_teach_together():
     study = optuna.create_study(sampler=sampler)
     study.optimize(branched(), n_trials=3)
     assert study.best_value < 0.05
-    assert sampler._knowledge(study, sampler._space(study, study.trials))[1].num_tasks == 2
+    assert sampler._chooser.knowledge(study, sampler._chooser.space(study, study.trials))[1].num_tasks == 2
 
 
 def test_unexplained_parameter_is_named_and_the_past_is_kept():
@@ -155,7 +155,7 @@ def test_unexplained_parameter_is_named_and_the_past_is_kept():
     with pytest.warns(LiBOSamplerWarning, match=words) as said:
         study.optimize(uncertain, n_trials=6)
     assert len(said) == 1
-    assert sampler._knowledge(study, sampler._space(study, study.trials))[1].num_tasks == 1
+    assert sampler._chooser.knowledge(study, sampler._chooser.space(study, study.trials))[1].num_tasks == 1
 
 
 def test_branches_with_a_fixed_parameter():
@@ -240,7 +240,7 @@ def test_infeasible_trials_are_avoided_and_never_the_best(way):
     feasible = [one.params["x"] for one in study.trials if one.params["x"] <= 0.5]
     assert study.best_params["x"] == max(feasible) > 0.35  # Optuna reads the constraints as well
     assert np.mean([one.params["x"] <= 0.5 for one in study.trials[7:]]) > 0.5
-    records = sampler._records(study, SearchSpace(x=Float(0, 1)))
+    records = sampler._chooser.records(study, SearchSpace(x=Float(0, 1)))
     assert [one.params["x"] for one in records if one.state == "complete"] == feasible
 
 

@@ -7,10 +7,10 @@ import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import create_trial
 
+from jlibo.integrations.optuna import LiBOSampler, LiBOSamplerWarning
 from jlibo.integrations.optuna import trials as optuna_trials
 from jlibo.integrations.optuna.branches import choose_space
 from jlibo.integrations.optuna.past import MemoryPast, StudiesPast
-from jlibo.integrations.optuna.sampler import LiBOSampler, LiBOSamplerWarning
 from jlibo.integrations.optuna.space import coded_space, with_defaults
 from jlibo.tune import Categorical, Float, Int, Memory, SearchSpace, SpaceChangedWarning, Tuner
 from tests.integrations.studies import LEVEL, SPACE, loss, objective, random_study, small_sampler
@@ -187,7 +187,7 @@ def test_sampler_learns_from_a_tuner_with_another_space(tmp_path):
     with pytest.warns(SpaceChangedWarning, match=r"30 of 31\. Out of range: 'x' \(1\)") as said:
         study.optimize(objective(), n_trials=4)
     assert len(said) == 1
-    assert sampler._knowledge(study, SPACE)[1].num_tasks == 1
+    assert sampler._chooser.knowledge(study, SPACE)[1].num_tasks == 1
     assert study.best_value < 4 * LEVEL
     sampler.close()
 

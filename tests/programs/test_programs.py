@@ -179,7 +179,7 @@ def test_tuner_and_sampler_have_an_argument(store):
     assert make_tuner().model.programs.keep and not make_tuner(cache=False).model.programs.keep
     for cache in (True, False):
         sampler = LiBOSampler(seed=0, cache=cache)
-        model, _ = sampler._knowledge(_study(sampler), SPACE)
+        model, _ = sampler._chooser.knowledge(_study(sampler), SPACE)
         assert model.programs.keep is cache
         if not cache:
             break

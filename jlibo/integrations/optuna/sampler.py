@@ -16,19 +16,12 @@ them. Until then, a configuration is chosen in the space of the past tasks, and 
 parameters with the same name and distribution. Past tasks are thus used from the first trial on.
 """
 
-import dataclasses
 import os
 import secrets
-import threading
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
-try:
-    import optuna
-except ImportError as error:
-    raise ImportError("jlibo.integrations.optuna needs Optuna: pip install 'jlibo[optuna]'") from error
-
+import optuna
 from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler
 from optuna.storages import BaseStorage
@@ -38,40 +31,19 @@ from optuna.trial import FrozenTrial, TrialState
 from jlibo.checks import check_count, fail
 from jlibo.front_door import front_door
 from jlibo.integrations.optuna import trials as trials_of
-from jlibo.integrations.optuna.branches import choose_space
+from jlibo.integrations.optuna.choice import NUM_CANDIDATES, Chooser, Settings
 from jlibo.integrations.optuna.explained import explain_study
 from jlibo.integrations.optuna.past import MemoryPast, NoPast, StudiesPast
-from jlibo.integrations.optuna.space import Coded, coded_parameter, decode, decode_value, encode
-from jlibo.tune import arrays, keys, modes
-from jlibo.tune.ask import Candidates, next_config, num_forced, prepare_next
+from jlibo.integrations.optuna.space import coded_parameter, decode
+from jlibo.tune import modes
+from jlibo.tune.ask import Candidates
 from jlibo.tune.explain import NUM_AHEAD, past_of
 from jlibo.tune.explanation import Explanation
-from jlibo.tune.history import GivenHistory
-from jlibo.tune.learning import Learned, has_changed, learn_records, score_counts
 from jlibo.tune.memory.memory import Memory
-from jlibo.tune.memory.records import TrialRecord
-from jlibo.tune.model import Model, make_model
 from jlibo.tune.process import check_process
-from jlibo.tune.space import candidates
 from jlibo.tune.space.space import SearchSpace
 
 DEFAULT_BUDGET = 50
-NUM_CANDIDATES = candidates.POOL + candidates.NEARBY
-"""Lists of candidates are padded to this length, so that small spaces share a compiled program."""
-
-
-class LiBOSamplerWarning(UserWarning):
-    """A past task is not learned from, or a parameter is not sampled by the model. Once per reason."""
-
-
-@final
-@dataclasses.dataclass(frozen=True)
-class _Offer:
-    """The configuration chosen for a running trial, in coded names and values."""
-
-    space: SearchSpace
-    params: Coded
-    is_forced: bool
 
 
 @final
@@ -154,39 +126,26 @@ class LiBOSampler(BaseSampler):
         if defaults is not None and not isinstance(defaults, Mapping):
             fail("defaults", "a mapping from names of parameters to values", type(defaults).__name__)
         if memory is not None:
-            self._past = MemoryPast(memory, dict(defaults or {}))
+            past = MemoryPast(memory, dict(defaults or {}))
         elif past_studies is not None or storage is not None:
-            self._past = StudiesPast(past_studies, storage, dict(defaults or {}))
+            past = StudiesPast(past_studies, storage, dict(defaults or {}))
         else:
-            self._past = NoPast()
-        self._seed = secrets.randbits(32) if seed is None else seed
-        self._mode = mode
-        self._budget = budget
-        self._sizes = sizes
-        self._cache = cache
+            past = NoPast()
+        settings = Settings(mode, budget, sizes, keep_programs=cache)
+        self._chooser = Chooser(past, secrets.randbits(32) if seed is None else seed, settings)
         self._independent = independent_sampler or optuna.samplers.RandomSampler(seed=seed)
         self._warns = warn_independent_sampling
         self._constraints = trials_of.constraint_writer(constraints_func)
-        self._explored: dict[str, dict[int, bool]] = {}
         self._forget()
 
     def _forget(self) -> None:
-        """Reset all state that can be recomputed."""
-        self._lock = threading.RLock()
-        self._offers: dict[tuple[str, int], _Offer] = {}
+        """Reset the state that concerns running trials only."""
         self._spaces: dict[tuple[str, int], tuple[SearchSpace, set[str]]] = {}
-        self._chosen: dict[str, tuple[Any, SearchSpace | None]] = {}
         self._first: set[tuple[str, int]] = set()
-        self._models: dict[SearchSpace, Model] = {}
-        self._learned: dict[SearchSpace, tuple[tuple[Any, ...], dict[int, int], Learned]] = {}
-        self._told: set[tuple[str, str]] = set()
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("_past", "_seed", "_mode", "_budget", "_sizes", "_cache")
-        kept += ("_independent", "_warns", "_constraints")
-        with self._lock:
-            explored = {name: dict(flags) for name, flags in self._explored.items()}
-        return {name: self.__dict__[name] for name in kept} | {"_explored": explored}
+        kept = ("_chooser", "_independent", "_warns", "_constraints")
+        return {name: self.__dict__[name] for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
@@ -194,12 +153,12 @@ class LiBOSampler(BaseSampler):
 
     def close(self) -> None:
         """Close the memory, unless it was passed as an open `Memory`. It is opened again when needed."""
-        self._past.close()
+        self._chooser.past.close()
 
     def reseed_rng(self) -> None:
         """Draw a new seed, as Optuna requires of samplers that are copied to parallel workers."""
-        with self._lock:
-            self._seed = secrets.randbits(32)
+        with self._chooser.lock:
+            self._chooser.reseed()
             self._independent.reseed_rng()
 
     # --- Optuna's interface ---------------------------------------------------------------------------------
@@ -207,16 +166,15 @@ class LiBOSampler(BaseSampler):
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         """Return the distributions of the model's parameters, those with conditions included."""
         sign = trials_of.sign_of(study)
-        with self._lock:
+        with self._chooser.lock:
             if trial.number == 0:
-                self._past.renew(study)
-                self._explored.pop(study.study_name, None)
-            self._past.check_direction(maximise=sign > 0)
+                self._chooser.start(study)
+            self._chooser.past.check_direction(maximise=sign > 0)
             finished = _finished(study)
             if not finished:
                 self._first.add((study.study_name, trial.number))
                 return {}
-            space = self._space(study, finished)
+            space = self._chooser.space(study, finished)
             if space is None:
                 return {}
             known = trials_of.distributions_in(space, finished)
@@ -230,12 +188,12 @@ class LiBOSampler(BaseSampler):
         trials_of.sign_of(study)
         if not search_space:
             return {}
-        with self._lock:
+        with self._chooser.lock:
             inferred = self._spaces.pop((study.study_name, trial.number), None)
             space = trials_of.space_of(search_space, inferred)
             if space is None:
                 return {}
-            offer = self._offer(study, trial, space)
+            offer = self._chooser.offer(study, trial, space)
         return decode(search_space, offer.params)
 
     def sample_independent(
@@ -246,27 +204,26 @@ class LiBOSampler(BaseSampler):
         It comes from past tasks in a new study or a new branch, and else from the independent sampler.
         """
         trials_of.sign_of(study)
-        with self._lock:
+        with self._chooser.lock:
             finished = _finished(study)
             # Other trials may have finished since, but a trial that started before them keeps its plan.
             is_first = (study.study_name, trial.number) in self._first or not finished
-            has_offer = (study.study_name, trial.number) in self._offers
-            if is_first or has_offer or self._space(study, finished) is None:
-                planned = self._planned(study, trial, param_name, param_distribution)
+            has_offer = self._chooser.has_offer(study, trial)
+            if is_first or has_offer or self._chooser.space(study, finished) is None:
+                planned = self._chooser.planned(study, trial, param_name, param_distribution)
                 if planned is not None:
                     return planned[0]
                 if is_first and isinstance(self._independent, optuna.samplers.RandomSampler):
                     # A uniform draw before the space is known is equivalent to forced exploration.
-                    self._explored.setdefault(study.study_name, {}).setdefault(trial.number, True)
+                    self._chooser.mark_explored(study, trial)
             # Nothing is known about a parameter that no trial has had yet. One that is in the model is here
             # only if the user has enqueued another branch than the one that was chosen.
             is_new = not any(param_name in one.params for one in finished)
-            space = self._space(study, finished)
+            space = self._chooser.space(study, finished)
             is_known = space is not None and param_name in trials_of.distributions_in(space, finished)
             if self._warns and not is_new and not is_known and not param_distribution.single():
-                self._say(
-                    study, "independent", self._why_independent(param_name, param_distribution, finished)
-                )
+                words = self._why_independent(param_name, param_distribution, finished)
+                self._chooser.say(study, "independent", words)
         return self._independent.sample_independent(study, trial, param_name, param_distribution)
 
     def before_trial(self, study: Study, trial: FrozenTrial) -> None:
@@ -282,22 +239,10 @@ class LiBOSampler(BaseSampler):
             self._constraints.after_trial(study, trial, state, values)
         if len(study.directions) != 1:
             return
-        with self._lock:
+        with self._chooser.lock:
             self._first.discard((study.study_name, trial.number))
             self._spaces.pop((study.study_name, trial.number), None)
-            offer = self._offers.pop((study.study_name, trial.number), None)
-            flags = self._explored.setdefault(study.study_name, {})
-            if offer is None:
-                flags.setdefault(trial.number, False)
-            else:
-                # The user may have enqueued other values than those chosen here.
-                coded = encode(trial.distributions, trial.params)
-                was_taken = all(coded.get(name, value) == value for name, value in offer.params.items())
-                flags[trial.number] = offer.is_forced and was_taken
-            explored = {number for number, is_explored in flags.items() if is_explored}
-            problem = self._past.add(trials_of.whole_study(study), trial, state, values, explored=explored)
-            if problem is not None:
-                self._say(study, "past", problem)
+            self._chooser.finish(study, trial, state, values)
 
     # --- what the model expects -----------------------------------------------------------------------------
 
@@ -323,14 +268,14 @@ class LiBOSampler(BaseSampler):
         check_process("LiBOSampler.explain")
         check_count("num_trials", num_trials)
         trials_of.sign_of(study)
-        with self._lock:
-            space = self._space(study, _finished(study))
+        with self._chooser.lock:
+            space = self._chooser.space(study, _finished(study))
             if space is None:
                 fail("study", "one with a complete trial that has a parameter of the model", "none")
-            model, learned = self._knowledge(study, space)
-            own = self._records(study, space)
-            tasks, trials, _ = self._past.read(study, space)
-            seed = (self._seed, learned.num_tasks)
+            model, learned = self._chooser.knowledge(study, space)
+            own = self._chooser.records(study, space)
+            tasks, trials, _ = self._chooser.past.read(study, space)
+            seed = (self._chooser.seed, learned.num_tasks)
         return explain_study(
             study,
             model,
@@ -338,101 +283,9 @@ class LiBOSampler(BaseSampler):
             own,
             past_of(model, tasks, trials, maximise=True),
             Candidates(model, seed=seed, least=NUM_CANDIDATES),
-            budget=self._budget,
+            budget=self._chooser.settings.budget,
             num_trials=num_trials,
         )
-
-    # --- choosing a configuration ---------------------------------------------------------------------------
-
-    def _offer(self, study: Study, trial: FrozenTrial, space: SearchSpace) -> _Offer:
-        """Choose a configuration of `space` for a trial, and keep it while the trial runs."""
-        check_process("LiBOSampler")
-        name = study.study_name
-        model, learned = self._knowledge(study, space)
-        own = [one for one in self._records(study, space) if one.number != trial.number]
-        flags = self._explored.setdefault(name, {})
-        own = trials_of.with_explored(own, flags, num_forced(model, learned, self._budget))
-        history = arrays.trial_arrays(arrays.unit_points(space, own), own)
-        # A seed per trial, so that concurrent workers do not get the same configuration.
-        seed = (self._seed, learned.num_tasks, trial.number)
-        chosen = next_config(
-            model,
-            learned,
-            GivenHistory(history, model.features, maximise=True),
-            candidates=Candidates(model, seed=seed, least=NUM_CANDIDATES),
-            budget=self._budget,
-            key=keys.folded((self._seed, trial.number)),
-        )
-        offer = _Offer(space, chosen.params, chosen.is_forced)
-        self._offers[name, trial.number] = offer
-        flags[trial.number] = chosen.is_forced
-        return offer
-
-    def _space(self, study: Study, finished: Sequence[FrozenTrial]) -> SearchSpace | None:
-        """Return the space of a study, chosen from its finished trials and the past tasks."""
-        if not finished:
-            return None
-        name, stamp = study.study_name, (len(finished), *self._past.stamp(study))
-        held = self._chosen.get(name)
-        if held is None or held[0] != stamp:
-            past = [(task.space, task.configs) for task in self._past.tasks(study)]
-            held = stamp, choose_space(trials_of.configs_of(finished), past)
-            self._chosen[name] = held
-        return held[1]
-
-    def _records(self, study: Study, space: SearchSpace) -> list[TrialRecord]:
-        """Return the trials of a study in `space`, with scores signed so that higher is better."""
-        name = study.study_name
-        offers = {number: offer.params for (owner, number), offer in self._offers.items() if owner == name}
-        trials = study.get_trials(deepcopy=False)
-        return trials_of.records(trials, space, trials_of.sign_of(study), offers=offers)
-
-    def _planned(
-        self, study: Study, trial: FrozenTrial, param_name: str, distribution: BaseDistribution
-    ) -> tuple[Any] | None:
-        """Return (value,) of a parameter, chosen in the space of past tasks; None if there is no value."""
-        pair = coded_parameter(param_name, distribution)
-        if pair is None:
-            return None
-        coded_name, parameter = pair
-        offer = self._offers.get((study.study_name, trial.number))
-        if offer is None:
-            # The space of most past tasks with this parameter. Past tasks may know more branches together
-            # than each of them.
-            past = [
-                (task.space, task.configs)
-                for task in self._past.tasks(study)
-                if trials_of.has_parameter(task.space, coded_name, parameter)
-            ]
-            likely = choose_space([], past)
-            if likely is None:
-                return None
-            offer = self._offer(study, trial, likely)
-        if not trials_of.has_parameter(offer.space, coded_name, parameter) or coded_name not in offer.params:
-            return None
-        return (decode_value(distribution, offer.params[coded_name]),)
-
-    def _knowledge(self, study: Study, space: SearchSpace) -> tuple[Model, Learned]:
-        """Return the model of a space and what was learned from past tasks; recomputed when these change."""
-        if space not in self._models:
-            self._models[space] = make_model(
-                space, mode=self._mode, sizes=self._sizes, keep_programs=self._cache
-            )
-        model = self._models[space]
-        stamp = self._past.stamp(study)
-        held = self._learned.get(space)
-        if held is None or held[0] != stamp:
-            tasks, trials, problem = self._past.read(study, space)
-            if problem is not None:
-                self._say(study, "past", problem)
-            ids = {task.id for task in tasks}
-            counts = score_counts(trial for trial in trials if trial.task_id in ids)
-            is_same_study = held is not None and held[0][0] == stamp[0]
-            if held is None or not is_same_study or has_changed(held[1], counts):
-                prepare_next(model, budget=self._budget, least=NUM_CANDIDATES)
-                held = stamp, counts, learn_records(model, tasks, trials, maximise=True)
-            self._learned[space] = (stamp, *held[1:])
-        return model, self._learned[space][2]
 
     def _why_independent(
         self, name: str, distribution: BaseDistribution, finished: Sequence[FrozenTrial]
@@ -446,11 +299,6 @@ class LiBOSampler(BaseSampler):
             f"the parameter {name!r} is sampled by {type(self._independent).__name__}, without the model: "
             f"{why}. This warning appears once per study and applies to all such parameters."
         )
-
-    def _say(self, study: Study, topic: str, words: str) -> None:
-        if (study.study_name, topic) not in self._told:
-            self._told.add((study.study_name, topic))
-            warnings.warn(f"study {study.study_name!r}: {words}", LiBOSamplerWarning, stacklevel=3)
 
 
 def _finished(study: Study) -> list[FrozenTrial]:
