@@ -17,7 +17,7 @@ without past tasks gives equal scores to all corners of the box, and the first r
 a corner that is good on most tasks. Ties broken by the order of the rows would favour such an agent.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
 import equinox as eqx
 import jax
@@ -98,11 +98,38 @@ def play_own(
     `points` are [order, task, g, dim] if the tasks of each order have points of their own.
     """
     model, policy, learners = make_agents(mode, problem, chosen)
+    results = play_orders(
+        problem,
+        model,
+        policy,
+        learners,
+        regime.tasks,
+        budget=budget,
+        seed=seed,
+        points=points,
+        progress_fn=progress_fn,
+    )
+    return {name: np.asarray(result.actions) for name, result in results.items()}
+
+
+def play_orders(
+    problem: Problem,
+    model: Model,
+    policy: jlibo.AbstractPolicy,
+    learners: Mapping[str, jlibo.AbstractMetaLearner],
+    orders: np.ndarray,
+    *,
+    budget: int,
+    seed: int,
+    points: np.ndarray | None = None,
+    progress_fn: Callable[[int], None] | None = None,
+) -> dict[str, jlibo.LifelongResult]:
+    """Return the result of each agent on all tasks in several orders, with a leading axis of orders."""
     values = seen_values(problem)
 
     def run(order, key, own_points):
         env = jlibo.TableEnv(values, problem.points if own_points is None else own_points)
-        results = jlibo.run_agents(
+        return jlibo.run_agents(
             in_order(env, order),
             model.features,
             policy,
@@ -114,12 +141,12 @@ def play_own(
             progress_fn=progress_fn,
             key=key,
         )
-        return {name: result.actions for name, result in results.items()}
 
-    keys = jax.random.split(jax.random.key(seed), regime.num_groups)
-    runs = jax.jit(jax.vmap(run))(regime.tasks, keys, points)
+    keys = jax.random.split(jax.random.key(seed), len(orders))
+    results = jax.jit(jax.vmap(run))(orders, keys, points)
     jax.effects_barrier()  # wait for the last progress callbacks
-    return {name: np.asarray(actions) for name, actions in runs.items()}
+    # In the caller's order: `jit` sorts the keys of dictionaries.
+    return {name: results[name] for name in learners}
 
 
 def in_order(env: jlibo.TableEnv, order) -> jlibo.TableEnv:

@@ -22,7 +22,6 @@ import os
 
 os.environ.setdefault("NPROC", str(max(4, os.cpu_count() or 1)))  # a smaller pool can deadlock jax on CPU
 
-import jax
 import numpy as np
 
 import jlibo
@@ -50,24 +49,8 @@ def play(problem: Problem, orders: np.ndarray, budget: int, seed: int):
     model = make_model(problem.space, mode="paper")
     learners = make_learners(model.learner, agents.without_past(model))
     policy = agents.RandomTies(model.policy, model.policy.noise_std)
-    env = jlibo.TableEnv(agents.seen_values(problem), problem.points)
-
-    def run(order, key):
-        return jlibo.run_agents(
-            agents.in_order(env, order),
-            model.features,
-            policy,
-            learners,
-            num_tasks=problem.num_tasks,
-            horizon=budget,
-            scaling=model.scaling,
-            repeats=False,
-            key=key,
-        )
-
-    keys = jax.random.split(jax.random.key(seed), len(orders))
-    results = jax.jit(jax.vmap(run))(orders, keys)
-    return {name: results[name] for name in learners}, np.bincount(model.features.groups)
+    results = agents.play_orders(problem, model, policy, learners, orders, budget=budget, seed=seed)
+    return results, np.bincount(model.features.groups)
 
 
 def main():
