@@ -1,9 +1,9 @@
 """Eigenvalues and eigenvectors of a symmetric matrix by Jacobi rotations, in array operations.
 
-LAPACK's `eigh` inside a scan can deadlock when many executions run at once. Here a round rotates half as many
-disjoint pairs of coordinates as there are coordinates, all at once. After every round the coordinates move to
-the next pairing of a round-robin tournament, so that a sweep of size - 1 rounds visits every pair. Convergence
-is quadratic; some six to ten sweeps are enough.
+LAPACK's `eigh` inside a scan can deadlock when many executions run at once. Here a round rotates disjoint
+pairs of coordinates, all at once. After every round the coordinates move to the next pairing of a round-robin
+tournament, so that a sweep of size - 1 rounds visits every pair. Convergence is quadratic; some six to ten
+sweeps are enough.
 """
 
 import jax.numpy as jnp

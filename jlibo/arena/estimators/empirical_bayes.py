@@ -27,7 +27,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
-from jlibo.arena.estimators.gaussian import Gaussian, condition, dot, factor_of, log_marginal
+from jlibo.arena.estimators.gaussian import HIGHEST, Gaussian, condition, dot, factor_of, log_marginal
 from jlibo.arena.estimators.low_rank import shared_factor
 from jlibo.arena.estimators.statistics import TaskStatistics
 from jlibo.checks import check_count, fail
@@ -79,8 +79,8 @@ def fit_gaussian(
     - `structure`: "full", or "groups" for a diagonal with one variance per group.
     - `groups`: group of each feature for "groups"; by default every feature is a group of its own.
     - `learn_mean`: whether to learn the mean; if False it stays that of `start`.
-    - `prior_tasks`: strength of an inverse-Wishart prior at the covariance of `start`, in tasks; 0 for maximum
-      likelihood.
+    - `prior_tasks`: strength of an inverse-Wishart prior at the covariance of `start`, in tasks; 0 for
+      maximum likelihood.
 
     **Returns:** the prior as mean and factor; `start` if no task has observations.
 
@@ -193,10 +193,8 @@ def fit_low_rank(
     def step(_, belief: Gaussian) -> Gaussian:
         z = jax.vmap(coordinates, in_axes=(None, 0, 0))(belief, stats.gram, stats.moment)
         if not learn_mean:
-            rest = stats.moment - jnp.einsum(
-                "tfg,g->tf", stats.gram, belief.mean, precision=lax.Precision.HIGHEST
-            )
-            factor = shared_factor(stats.gram, rest, z.mean, z.second)
+            known = jnp.einsum("tfg,g->tf", stats.gram, belief.mean, precision=HIGHEST)
+            factor = shared_factor(stats.gram, stats.moment - known, z.mean, z.second)
             return Gaussian(belief.mean, jnp.pad(factor, [(0, 0), (0, num_features - rank)]))
         # The mean is one more column of the factor, with the coordinate one.
         ones = jnp.ones_like(z.mean[:, :1])
