@@ -28,8 +28,8 @@ from jlibo.solver.newton import inverse_of
 
 HIGHEST = lax.Precision.HIGHEST
 JITTER_POWER = 2 / 3
-"""A system gets a relative ridge of eps to this power. With eps / ridge as the round-off of a singular system,
-regular ones are changed by less than singular ones are inaccurate."""
+"""A system gets a relative ridge of eps to this power. The round-off of a singular system is eps / ridge, and
+a regular one is changed by the ridge."""
 
 
 @final
