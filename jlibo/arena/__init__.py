@@ -1,0 +1,1 @@
+"""The arena: rivals of LiBO on environments of several kinds."""
