@@ -353,7 +353,7 @@ ENTRIES: dict[str, Callable[[], Entry]] = {
         (jax.ShapeDtypeStruct((4, 2), jnp.uint32),),
     ),
     "run_agents, without repeats": lambda: Entry(
-        partial(lifelong, ("MetaKGL",), repeats=False), (KEY,), ("_draw_coefficients", "_draw_support")
+        partial(lifelong, ("MetaKGL",), repeats=False), (KEY,), ("draw_coefficients", "draw_support")
     ),
     "run_lifelong, a table": lambda: Entry(table_run, (floats(NUM_TASKS, 9), KEY)),
     "run_lifelong, functions": lambda: Entry(function_run, (KEY,)),
