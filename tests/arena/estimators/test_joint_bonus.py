@@ -39,9 +39,8 @@ def test_one_task_of_full_rank_is_oful(seed):
     matrix = rows.T @ rows + ridge * np.eye(SIZE)
     close(fit.coef[0], np.linalg.solve(matrix, rows.T @ rewards))
     arms, inverse = problem(1, seed)[0], np.linalg.inv(matrix)
-    scores = arms[0] @ np.asarray(fit.coef[0]) + np.sqrt(
-        radius * np.einsum("af,fg,ag->a", arms[0], inverse, arms[0])
-    )
+    widths = np.sqrt(np.einsum("af,fg,ag->a", arms[0], inverse, arms[0]))
+    scores = arms[0] @ np.asarray(fit.coef[0]) + np.sqrt(radius) * widths
     found = joint_choice(arms, fit.coef, inverse[None], radius)
     assert int(found.actions[0]) == int(np.argmax(scores))
     close(found.value, scores.max())
@@ -65,9 +64,7 @@ def test_identical_tasks_share_the_bonus():
     (arms,), (coef,), (inverse,) = problem(1, 3)
     count, radius = 7, 2.0
     scores = count * arms @ coef + np.sqrt(radius * count * np.einsum("af,fg,ag->a", arms, inverse, arms))
-    found = joint_choice(
-        np.stack([arms] * count), np.stack([coef] * count), np.stack([inverse] * count), radius
-    )
+    found = joint_choice(*(np.stack([one] * count) for one in (arms, coef, inverse)), radius)
     assert float(found.value) >= scores.max() - 1e-9
     np.testing.assert_array_equal(found.actions, np.argmax(scores))
     close(found.value, scores.max())

@@ -185,12 +185,8 @@ def test_predictive_fit_decreases_its_loss_and_ignores_absent_rows():
     fit = jax.jit(lambda rows: fit_predictive_prior(rows, start, NOISE, num_steps=60))
     found = fit(rows)
     assert float(held_out_loss(found, rows, NOISE)) < float(held_out_loss(start, rows, NOISE))
-    padded = TaskRows(
-        *(
-            jnp.concatenate([leaf, jnp.full_like(leaf[:2], value)])
-            for leaf, value in zip(rows, (jnp.nan, jnp.nan, 0), strict=True)
-        )
-    )
+    more = zip(rows, (jnp.nan, jnp.nan, False), strict=True)
+    padded = TaskRows(*(jnp.concatenate([leaf, jnp.full_like(leaf[:2], value)]) for leaf, value in more))
     again = jax.jit(lambda rows: fit_predictive_prior(rows, start, NOISE, num_steps=60))(padded)
     close(again.mean, found.mean)
     nothing = fit(TaskRows(rows.features, rows.rewards, jnp.zeros_like(rows.present)))
@@ -205,10 +201,8 @@ def test_many_tasks_teach_the_same_prior_by_prediction_and_by_likelihood():
     found = fit_predictive_prior(rows_of(draw), start, NOISE, num_steps=300)
     np.testing.assert_allclose(found.mean, likely.mean, atol=0.1)
     np.testing.assert_allclose(found.covariance, likely.covariance, atol=0.35)
-    better = total_log_marginal(found, stats_of(draw), NOISE) - total_log_marginal(
-        start, stats_of(draw), NOISE
-    )
-    assert float(better) > 10
+    before, after = (total_log_marginal(belief, stats_of(draw), NOISE) for belief in (start, found))
+    assert float(after - before) > 10
 
 
 def test_absent_tasks_and_batches():
@@ -224,5 +218,5 @@ def test_absent_tasks_and_batches():
     both = jax.vmap(fit)(batch)
     close(both[0], fit(stats))
     close(both[1], np.zeros(SIZE))
-    with pytest.raises(ValueError, match="start.log_variance"):
+    with pytest.raises(ValueError, match=r"`start\.log_variance` should be"):
         fit_diagonal_prior(TaskStatistics.empty(2, SIZE), start, NOISE, groups=GROUPS)
