@@ -70,7 +70,7 @@ def shrink_singular_values(
 @front_door
 def practical_lam(
     scale: Float[Array, ""],
-    num_tasks: int,
+    num_tasks: Float[Array, ""] | float,
     num_features: int,
     num_rounds: Float[Array, ""],
     delta: Float[Array, ""] | float = 0.1,

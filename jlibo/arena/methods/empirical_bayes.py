@@ -23,10 +23,10 @@ STRUCTURES = ("full", "diagonal", "isotropic", "low-rank")
 class EmpiricalBayes(AbstractStatisticsLearner):
     """Meta-learner of the mean and the covariance of tasks by EM, from all data of past tasks.
 
-    Before the first task, and as a regulariser of strength `prior_tasks`, the covariance is that of weights of
-    expected squared norm `norm_bound`^2 without preferred direction. With "low-rank" there is no regulariser;
-    EM starts from the subspace of ridge estimates, and a share `residual` of the wide covariance is added to
-    its answer, because a task may leave the learned subspace.
+    Before the first task, and as a regulariser of strength `prior_tasks`, the covariance is that of weights
+    of expected squared norm `norm_bound`^2 without preferred direction. With "low-rank" there is no
+    regulariser; EM starts from the subspace of ridge estimates, and a share `residual` of the wide covariance
+    is added to its answer, because a task may leave the learned subspace.
 
     **Arguments:** the fields below.
 
@@ -55,9 +55,7 @@ class EmpiricalBayes(AbstractStatisticsLearner):
     """Rank of the covariance if it is "low-rank"."""
     prior_tasks: Float[Array, ""] = eqx.field(converter=number("prior_tasks", at_least=0), default=1.0)
     """Strength of the wide covariance, in tasks; 0 for maximum likelihood. At least 0."""
-    residual: Float[Array, ""] = eqx.field(
-        converter=number("residual", at_least=0, at_most=1), default=0.01
-    )
+    residual: Float[Array, ""] = eqx.field(converter=number("residual", at_least=0, at_most=1), default=0.01)
     """Share of the wide covariance added to one of low rank. From 0 to 1."""
     num_steps: int = size("num_steps", 30)
     """EM steps after each task. They always start from the wide prior."""

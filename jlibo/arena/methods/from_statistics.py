@@ -1,7 +1,7 @@
 """Meta-learners whose prior is a function of the sufficient statistics of the finished tasks.
 
-A subclass implements `fit`; what it is given and what it returns are pure arrays, so that sequential runs, the
-tuner's contract (`learn`) and tests ask the same function.
+A subclass implements `fit`, a function of arrays. Sequential runs (`update`), histories (`learn`) and tests
+call the same function.
 """
 
 import abc
@@ -32,7 +32,25 @@ class StatisticsState(eqx.Module):
 
 
 class AbstractStatisticsLearner(AbstractMetaLearner):
-    """Base class of meta-learners from statistics. Implement `fit`; see `AbstractMetaLearner` for the rest."""
+    """Base class of meta-learners from statistics; see `AbstractMetaLearner`. A subclass implements `fit`.
+
+    ```python
+    from typing import ClassVar
+
+    import jlibo
+    from jlibo.arena.estimators import task_moments
+    from jlibo.arena.methods import AbstractStatisticsLearner
+
+    class MeanOfTasks(AbstractStatisticsLearner):
+        noise_std: float = 0.1
+        exploration: jlibo.AbstractExploration = jlibo.NoExploration()
+        data: ClassVar[str] = "all"
+
+        def fit(self, stats, sizes):
+            prior = jlibo.full_prior(sizes.groups, sizes.dtype)
+            return jlibo.Prior(task_moments(stats, self.noise_std**2).mean, prior.covariance)
+    ```
+    """
 
     @abc.abstractmethod
     def fit(self, stats: TaskStatistics, sizes: RunSizes) -> Prior:

@@ -34,8 +34,8 @@ from jlibo.policies.gp_ucb import GPUCB
 BASU = "Basu, Kveton, Zaheer & Szepesvari 2021"
 HONG = "Hong, Kveton, Zaheer & Ghavamzadeh 2022"
 GUAN = "Guan & Xiong 2024"
-DELTA = 0.1
-"""Failure probability of the upper confidence bounds: their width is sqrt(2 log(1 / delta))."""
+WIDTH = float(np.sqrt(2 * np.log(1 / 0.1)))
+"""Width sqrt(2 log(1 / delta)) of the upper confidence bounds, with a failure probability of 0.1."""
 
 
 @final
@@ -103,8 +103,9 @@ class JointHierarchy(AbstractJointLearner):
 
     key = jax.random.key(0)
     weights = GaussianWeights.draw(hyper_std=1.0, covariance=0.01 * jnp.eye(3), key=key)
+    env = LinearEnv(weights, BallArms(1.0, 3), noise_std=1.0)
     learner = JointHierarchy(jlibo.Prior(jnp.zeros(3), jnp.ones(3)), 0.01 * jnp.eye(3), noise_std=1.0)
-    result = run_rounds(LinearEnv(weights, BallArms(1.0, 3), 1.0), learner, Schedule.concurrent(4, 6), key=key)
+    result = run_rounds(env, learner, Schedule.concurrent(4, 6), key=key)
     ```
     """
 
@@ -116,9 +117,7 @@ class JointHierarchy(AbstractJointLearner):
     """Noise of the rewards."""
     index: str = choice("index", ("draw", "bound"))
     """What is maximised: a draw from the belief (HierTS), or an upper confidence bound (HierBayesUCB)."""
-    width: Float[Array, ""] = eqx.field(
-        converter=number("width", at_least=0), default=float(np.sqrt(2 * np.log(1 / DELTA)))
-    )
+    width: Float[Array, ""] = eqx.field(converter=number("width", at_least=0), default=WIDTH)
     """Factor on the standard deviation in the bound, sqrt(2 log(1 / delta)). At least 0."""
 
     def __check_init__(self):
@@ -161,7 +160,7 @@ def _adats(facts, sizes):
 
 def _adats_ucb(facts, sizes):
     learner = HierarchicalPrior(facts.hyper_prior, facts.task_covariance, facts.noise_std)
-    return SequentialAgent(learner, GPUCB(nu=float(np.sqrt(2 * np.log(1 / DELTA))), noise_std=facts.noise_std))
+    return SequentialAgent(learner, GPUCB(nu=WIDTH, noise_std=facts.noise_std))
 
 
 def _hierts(facts, sizes):

@@ -17,7 +17,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jlibo.arena.estimators import DiagonalPrior, HyperPrior, TaskRows, fit_diagonal_prior, fit_predictive_prior
+from jlibo.arena.estimators import (
+    DiagonalPrior,
+    HyperPrior,
+    TaskRows,
+    fit_diagonal_prior,
+    fit_predictive_prior,
+)
 from jlibo.arena.method import Method, SequentialAgent
 from jlibo.arena.methods.from_statistics import AbstractStatisticsLearner, no_selection, wide_belief
 from jlibo.belief.prior import Prior

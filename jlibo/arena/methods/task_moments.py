@@ -21,7 +21,7 @@ from jaxtyping import Array, Float
 from jlibo.arena.estimators import moment_belief, task_moments
 from jlibo.arena.estimators.task_moments import widening
 from jlibo.arena.method import Method, SequentialAgent
-from jlibo.arena.methods.from_statistics import AbstractStatisticsLearner, wide_belief
+from jlibo.arena.methods.from_statistics import AbstractStatisticsLearner
 from jlibo.belief.prior import Prior
 from jlibo.fields import choice, number, size
 from jlibo.front_door import check_fields
@@ -59,9 +59,7 @@ class TaskMomentsPrior(AbstractStatisticsLearner):
     """Noise of the rewards."""
     start: Prior
     """Prior of the first tasks."""
-    widening_scale: Float[Array, ""] = eqx.field(
-        converter=number("widening_scale", at_least=0), default=1.0
-    )
+    widening_scale: Float[Array, ""] = eqx.field(converter=number("widening_scale", at_least=0), default=1.0)
     """c_w: factor of the widening, which falls as the number of tasks grows. At least 0."""
     floor: Float[Array, ""] = eqx.field(converter=number("floor", at_least=0), default=1e-6)
     """Smallest eigenvalue of the covariance of tasks. At least 0."""
@@ -116,7 +114,13 @@ def _no_exploration(facts, sizes):
 
 
 METHODS: tuple[Method, ...] = (
-    Method("mqb-th", "Thompson sampling; moments of tasks from exploration data.", REFERENCE, CARD, _exploration_only),
+    Method(
+        "mqb-th",
+        "Thompson sampling; moments of tasks from exploration data.",
+        REFERENCE,
+        CARD,
+        _exploration_only,
+    ),
     Method("mqb-all-tau", "The same from all data, with the same exploration.", REFERENCE, CARD, _all_data),
     Method("mqb-all", "The same from all data, without exploration.", REFERENCE, CARD, _no_exploration),
 )
