@@ -8,6 +8,7 @@ from jlibo.arena.methods import (
     learned_priors,
     low_rank,
     own,
+    soft_weights,
     subspaces,
     task_moments,
     trace_norm,
@@ -15,6 +16,7 @@ from jlibo.arena.methods import (
 
 FAMILIES: tuple[tuple[Method, ...], ...] = (
     own.METHODS,
+    soft_weights.METHODS,
     hierarchical.METHODS,
     empirical_bayes.METHODS,
     task_moments.METHODS,
