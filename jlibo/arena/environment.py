@@ -27,6 +27,7 @@ class Environment:
     - `draw`: returns the environment of a seed, given its key. It runs inside of `jit` and of `vmap`.
     - `num_tasks`: number of tasks of a run.
     - `horizon`: number of steps of each task.
+    - `is_default`: whether it is part of the arena if no environments are named.
 
     ```python
     from jlibo.arena import ENVIRONMENTS
@@ -41,6 +42,7 @@ class Environment:
     draw: Callable[[PRNGKeyArray], LinearEnv]
     num_tasks: int
     horizon: int
+    is_default: bool = True
 
     def __post_init__(self):
         check_fields(self)

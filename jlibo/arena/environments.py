@@ -17,6 +17,9 @@
 | `axis-aligned-ball`  | 3 of 10 features                  | unit ball               | none (a bridge)    |
 | `gaussian-low-rank`  | a covariance of rank 2            | fixed arms of each task | none (a bridge)    |
 
+`sparse-grid-200` and `sparse-grid-800` are `sparse-grid` with more base kernels. They are not part of the
+default arena, as some methods take long.
+
 Where a paper has thousands of tasks or steps, the arena has fewer, so that a run takes seconds.
 """
 
@@ -226,6 +229,24 @@ ENVIRONMENTS: dict[str, Environment] = _listed(
         300,
     ),
     Environment(
+        "sparse-grid-200",
+        "5 of 200 cosine kernels on a grid of [0, 1]",
+        "LiBO",
+        sparse_grid(200, num_candidates=800),
+        20,
+        100,
+        is_default=False,
+    ),
+    Environment(
+        "sparse-grid-800",
+        "5 of 800 cosine kernels on a grid of [0, 1]",
+        "LiBO",
+        sparse_grid(800, num_candidates=3200),
+        20,
+        100,
+        is_default=False,
+    ),
+    Environment(
         "gaussian-low-rank",
         "gaussian-arms in 10 dimensions with a covariance of rank 2",
         "a bridge",
@@ -235,3 +256,6 @@ ENVIRONMENTS: dict[str, Environment] = _listed(
     ),
 )
 """The environments of the arena, by name."""
+
+GROWTH = ("sparse-grid", "sparse-grid-200", "sparse-grid-800")
+"""Environments that differ in the number of features only."""

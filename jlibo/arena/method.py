@@ -67,6 +67,8 @@ class Method:
     - `optional`: facts on the card without which the method still runs. If an environment does not have
       another fact of the card, the method does not run there.
     - `refuses`: returns why the method does not run on an environment, or None if it does.
+    - `oracle`: name of the method from which the excess is measured, where it runs: the same base policy with
+      the true prior. Elsewhere it is measured from "oracle".
 
     **Raises:** `ValueError` for an unknown name on the card.
 
@@ -89,6 +91,7 @@ class Method:
     setting: Setting = "sequential"
     optional: tuple[str, ...] = ()
     refuses: Callable[["Environment"], str | None] = never
+    oracle: str = "oracle"
 
     def __post_init__(self):
         check_fields(self)

@@ -1,7 +1,7 @@
 """Schedules: which tasks are played in which round. Tasks in sequence are the case of one task a round."""
 
 import dataclasses
-from typing import final
+from typing import Any, final
 
 import numpy as np
 
@@ -88,13 +88,13 @@ class Schedule:
             plays[tasks[lanes]] += 1
         return steps, plays
 
-    def by_task(self, values: np.ndarray) -> np.ndarray:
+    def by_task(self, values: Any) -> Any:
         """Return an array `[..., rounds, lanes]` as `[..., tasks, horizon]`; zero where a task has ended."""
-        shape = (*values.shape[:-2], self.num_tasks, self.horizon)
-        arranged = np.zeros(shape, values.dtype)
+        place = np.full((self.num_tasks, self.horizon), -1)
         rounds, lanes = np.nonzero(self.present)
-        arranged[..., self.task_of[rounds, lanes], self.step_of[rounds, lanes]] = values[..., rounds, lanes]
-        return arranged
+        place[self.task_of[rounds, lanes], self.step_of[rounds, lanes]] = rounds * self.num_lanes + lanes
+        flat = values.reshape(*values.shape[:-2], -1)
+        return flat[..., np.maximum(place, 0)] * (place >= 0)
 
     @staticmethod
     @front_door

@@ -51,17 +51,18 @@ def _naive(facts, sizes):
 
 
 def _libo(facts, sizes):
-    # The penalty in units of the noise, and the threshold relative to the bound on the norm, as in the paper,
-    # where c_1 / 2 = 0.25 and B = 10.
-    return with_gp_ucb(MetaKGL(lam=0.1, omega=facts.norm_bound / 40), facts)
+    # The paper's lam = 0.5 and omega = c_1 / 2 = 0.25 are for B = 10; all of them scale with the rewards.
+    return with_gp_ucb(MetaKGL(lam=facts.norm_bound / 20, omega=facts.norm_bound / 40), facts)
 
 
 def _federated(facts, sizes):
-    return with_gp_ucb(FederatedMetaKGL(lam=0.1, omega=facts.norm_bound / 40, alpha=0.25), facts)
+    # Likewise its lam = 0.2 for clients, which see their own data only.
+    learner = FederatedMetaKGL(lam=facts.norm_bound / 50, omega=facts.norm_bound / 40, alpha=0.25)
+    return with_gp_ucb(learner, facts)
 
 
 def _meta_kel(facts, sizes):
-    learner = MetaKeL(lam=0.1, exploration=DecreasingExploration())
+    learner = MetaKeL(lam=facts.norm_bound / 20, exploration=DecreasingExploration())
     return with_gp_ucb(learner, facts)
 
 
@@ -86,14 +87,24 @@ METHODS: tuple[Method, ...] = (
         (*UCB_CARD, "support"),
         _oracle_ucb,
     ),
-    Method("naive", "GP-UCB with the average of all base kernels.", PAPER, UCB_CARD, _naive),
-    Method("libo", "Meta-KGL on exploration data, with GP-UCB.", PAPER, GROUP_LASSO_CARD, _libo),
+    Method(
+        "naive", "GP-UCB with the average of all base kernels.", PAPER, UCB_CARD, _naive, oracle="oracle-ucb"
+    ),
+    Method(
+        "libo",
+        "Meta-KGL on exploration data, with GP-UCB.",
+        PAPER,
+        GROUP_LASSO_CARD,
+        _libo,
+        oracle="oracle-ucb",
+    ),
     Method(
         "f-libo",
         "Federated Meta-KGL: tasks vote, with GP-UCB.",
         PAPER,
         GROUP_LASSO_CARD,
         _federated,
+        oracle="oracle-ucb",
     ),
     Method(
         "meta-kel",
@@ -101,6 +112,7 @@ METHODS: tuple[Method, ...] = (
         "Kassraie et al. 2022",
         GROUP_LASSO_CARD,
         _meta_kel,
+        oracle="oracle-ucb",
     ),
     Method(
         "adaptive",
@@ -108,5 +120,6 @@ METHODS: tuple[Method, ...] = (
         "jlibo",
         UCB_CARD,
         _adaptive,
+        oracle="oracle-ucb",
     ),
 )
