@@ -227,7 +227,7 @@ def _joint_oful(facts, sizes):
 
 METHODS: tuple[Method, ...] = (
     Method(
-        "mlingreedy",
+        "mlin-greedy",
         "Greedy actions from low-rank least squares of the last phase.",
         YANG,
         ("rank", "horizon", "fresh_contexts"),

@@ -27,5 +27,6 @@ METHODS: tuple[Method, ...] = (
         "Kassraie et al. 2022",
         GROUP_LASSO_CARD,
         _printed,
+        oracle="oracle-ucb",
     ),
 )

@@ -30,7 +30,7 @@ from jlibo.arena.joint import AbstractJointLearner, Choice
 from jlibo.arena.method import Method
 from jlibo.checks import check_count, fail
 from jlibo.fields import choice, size
-from jlibo.front_door import check_fields
+from jlibo.front_door import check_fields, front_door
 
 YANG_2021 = "Yang, Hu, Lee & Du 2021"
 YANG_2022 = "Yang, Lei, Lee & Du 2022"
@@ -51,6 +51,7 @@ class SubspaceState(eqx.Module):
     """Sum of y^2 x x^T over the first stage of all tasks."""
 
 
+@front_door
 def stage_lengths(
     num_features: int, rank: int, num_tasks: int, horizon: int, *, rate: str, scale: float = 1.0
 ) -> tuple[tuple[int, ...], int]:
@@ -64,6 +65,14 @@ def stage_lengths(
     - `rate`: "sequence": N1 is d sqrt(r n / s) for task s; "concurrent": d sqrt(r n / m); "moment":
       d^1.5 r sqrt(n / m).
     - `scale`: factor of both lengths.
+
+    **Raises:** `ValueError` for an unknown rate.
+
+    ```python
+    from jlibo.arena.methods import stage_lengths
+
+    print(stage_lengths(10, 3, num_tasks=100, horizon=2000, rate="concurrent")[1])  # 135
+    ```
     """
     if rate == "sequence":
         steps = num_features * np.sqrt(rank * horizon / np.arange(1, num_tasks + 1))

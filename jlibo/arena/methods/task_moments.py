@@ -115,7 +115,7 @@ def _no_exploration(facts, sizes):
 
 METHODS: tuple[Method, ...] = (
     Method(
-        "mqb-th",
+        "mqb",
         "Thompson sampling; moments of tasks from exploration data.",
         REFERENCE,
         CARD,

@@ -163,7 +163,7 @@ CARD = ("noise_std", "norm_bound")
 
 METHODS: tuple[Method, ...] = (
     Method(
-        "trace-norm-prior",
+        "trace-norm",
         "Greedy actions in the span of earlier tasks' trace-norm least squares.",
         CELLA_2022,
         CARD,
@@ -177,7 +177,7 @@ METHODS: tuple[Method, ...] = (
         _prior("covariance"),
     ),
     Method(
-        "trace-norm-greedy",
+        "trace-norm-concurrent",
         "Greedy actions from trace-norm least squares of all tasks.",
         CELLA_2023,
         ("fresh_contexts",),

@@ -1,5 +1,7 @@
 """Every method of the rivals: it runs on small environments, and its learner keeps the contract."""
 
+from pathlib import Path
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -64,9 +66,13 @@ def test_method_runs_and_batches_are_loops(name):
     np.testing.assert_allclose(again, np.stack([together[1]] * 2), atol=1e-8)
 
 
-def test_cards_are_those_of_the_list():
+def test_every_method_has_a_page():
+    pages = Path(jlibo.__file__).parent.parent / "docs" / "arena"
+    lines = [line for page in pages.glob("*.md") for line in page.read_text(encoding="utf-8").splitlines()]
+    named = " ".join(line for line in lines if line.startswith("**In the arena.**"))
     assert set(OURS) < set(METHODS)
-    for method in OURS.values():
+    for name, method in OURS.items():
+        assert f"`{name}`" in named
         assert method.summary and method.reference
 
 
