@@ -25,6 +25,8 @@ PUBLIC_MODULES = (
     "jlibo.plot",
     "jlibo.experiments",
     "jlibo.theory",
+    "jlibo.arena.estimators",
+    "jlibo.arena.methods",
     "jlibo.metrics",
     "jlibo.posterior",
     "jlibo.integrations.optuna",

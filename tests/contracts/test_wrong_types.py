@@ -25,6 +25,7 @@ import pytest
 
 import jlibo
 from jlibo import experiments, metrics
+from jlibo.arena import estimators
 from jlibo.integrations.optuna import LiBOSampler
 from jlibo.lifelong.one_task import Draws
 from jlibo.sweeps import Variable
@@ -49,6 +50,10 @@ RESULTS = (  # values that the library makes. As pytrees they may hold anything,
     *("theory.Finding", "theory.GreedyGain", "theory.KappaBracket", "theory.NoiseEstimate", "theory.Plan"),
     *("theory.RegretBound", "theory.RunReport", "experiments.ExperimentResult", "experiments.OfflineResult"),
     "plot.NotebookFigure",
+    *(f"arena.estimators.{name}" for name in ("DiagonalPrior", "Gaussian", "HyperPrior", "JointChoice")),
+    *(f"arena.estimators.{name}" for name in ("LowRankFit", "MeanEvidence", "TaskMoments", "TaskRows")),
+    *(f"arena.estimators.{name}" for name in ("TaskStatistics", "TraceNormFit")),
+    "arena.methods.AbstractStatisticsLearner",
 )
 ANYTHING = {
     ("run_lifelong", "carry"): "the state of a meta-learner, any pytree; compared with the expected one",
@@ -141,6 +146,7 @@ def values_of_classes() -> dict[Any, Any]:
         experiments.Experiment: experiments.find("lifelong-cosine"),
         experiments.Spec: experiments.Spec(jlibo.Cosine),
         jlibo.SearchSpace: a_space(),
+        **values_of_the_arena(),
         str: "name",
         bool: True,
         int: 2,
@@ -150,6 +156,21 @@ def values_of_classes() -> dict[Any, Any]:
         type(None): None,
         os.PathLike: "path",
         np.random.Generator: np.random.default_rng(0),
+    }
+
+
+def values_of_the_arena() -> dict[Any, Any]:
+    """A value of each class of the arena that an annotation may name; two tasks with two features."""
+    zeros, squares = jnp.zeros((2, 2)), jnp.zeros((2, 2, 2))
+    gaussian = estimators.Gaussian(zeros[0], squares[0])
+    return {
+        estimators.TaskStatistics: estimators.TaskStatistics(squares, zeros, zeros[0], zeros[0]),
+        estimators.Gaussian: gaussian,
+        estimators.MeanEvidence: estimators.MeanEvidence(squares[0], zeros[0]),
+        estimators.TaskMoments: estimators.TaskMoments(zeros[0], squares[0], zeros[0, 0]),
+        estimators.TaskRows: estimators.TaskRows(squares, zeros, zeros > 0),
+        estimators.DiagonalPrior: estimators.DiagonalPrior(zeros[0], zeros[0]),
+        estimators.HyperPrior: estimators.HyperPrior.none(2),
     }
 
 

@@ -27,8 +27,9 @@ from jlibo.front_door import front_door
 from jlibo.solver.newton import inverse_of
 
 HIGHEST = lax.Precision.HIGHEST
-JITTER = 1e-12
-"""Relative ridge of the systems in float64; in float32 it is some units of round-off."""
+JITTER_POWER = 2 / 3
+"""A system gets a relative ridge of eps to this power. The round-off of a singular system is eps / ridge, and
+a regular one is changed by the ridge."""
 
 
 @final
@@ -53,7 +54,7 @@ def solve_ridge(
     """Return (V_s + ridge I)^-1 c_s; a relative ridge of round-off is added, so that V_s may be singular."""
     size = gram.shape[-1]
     traces = jnp.trace(gram, axis1=-2, axis2=-1) / size
-    jitter = max(JITTER, 4 * float(jnp.finfo(gram.dtype).eps)) * jnp.where(traces > 0, traces, 1)
+    jitter = float(jnp.finfo(gram.dtype).eps) ** JITTER_POWER * jnp.where(traces > 0, traces, 1)
     diagonal = (ridge + jitter)[:, None, None] * jnp.eye(size, dtype=gram.dtype)
     return jnp.einsum("tfg,tg->tf", inverse_of(gram + diagonal), moment, precision=HIGHEST)
 
