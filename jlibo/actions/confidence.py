@@ -49,6 +49,8 @@ def upper_confidence(
     check_shape("mean", mean, (actions.num_features,))
     check_shape("factor", factor, (actions.num_features, "columns"))
 
+    width = jnp.asarray(width, mean.dtype)
+
     def score(points):
         squares = (jnp.matmul(points, factor, precision=HIGHEST) ** 2).sum(-1)
         # The derivative of the square root is infinite at zero, so select its argument too.

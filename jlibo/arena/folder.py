@@ -65,7 +65,7 @@ def _draw(result: ArenaResult) -> dict[str, bytes]:
     if growth:
         figure = plot.NotebookFigure(figsize=(6, 4.5), layout="constrained")
         excess = {
-            name: {size: tuple(score.excess) for size, score in scores.items()}
+            name: {size: (score.excess.mean, score.excess.error) for size, score in scores.items()}
             for name, scores in growth.items()
             if scores and name not in {score.oracle for score in scores.values()}
         }

@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float
 from jlibo.arena.joint import AbstractJointLearner, Choice
 from jlibo.belief import posterior as gp
 from jlibo.belief.posterior import Posterior
+from jlibo.belief.prior import Prior
 from jlibo.checks import fail
 from jlibo.front_door import check_fields
 from jlibo.meta.base import AbstractMetaLearner, TaskData
@@ -125,6 +126,8 @@ class OneAfterAnother(AbstractJointLearner):
 
     def _begin(self, learned, sizes) -> Posterior:
         prior = self.meta_learner.prior(learned, sizes)
+        if not isinstance(prior, Prior):
+            fail("meta_learner", "one that returns a Prior", f"{type(prior).__name__}")
         return gp.init(prior, self.policy.noise_std if prior.noise_std is None else prior.noise_std)
 
     def _sized(self, sizes):

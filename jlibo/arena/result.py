@@ -204,7 +204,7 @@ class ArenaResult:
         score = self.score(method, environment)
         if score is None:
             return "-"
-        return f"({score.regret.mean:.3g})" if score.ratio is None else f"{score.ratio:.2f}"
+        return f"({max(score.regret.mean, 0):.3g})" if score.ratio is None else f"{score.ratio:.2f}"
 
     def about(self) -> dict[str, Any]:
         """Return what was run, as JSON can represent it."""

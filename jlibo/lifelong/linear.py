@@ -12,7 +12,7 @@ them, in O(features^2) a point.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, final
+from typing import Any, cast, final
 
 import equinox as eqx
 import jax
@@ -113,7 +113,7 @@ def run_linear_task(
         return LinearTaskResult(chosen, found.actions, found.rewards, found.regret, found.explored)
 
     is_fresh = env.arms.kind == "fresh"
-    best_value = None if is_fresh else value_of(actions.best(weights).features, weights)
+    fixed_best = value_of(actions.best(weights).features, weights)
     explored = jax.vmap(lambda key: actions.uniform(key=key).features)(draws.exploration_keys)
     state = running.start(prior, explored, policy.noise_std, scaling.num_columns)
 
@@ -134,7 +134,7 @@ def run_linear_task(
         explore = current.uniform(key=explore_key)
         action = jax.tree.map(lambda one, other: jnp.where(is_forced, one, other), explore, chosen)
         value = value_of(action.features, weights)
-        best = value_of(current.best(weights).features, weights) if is_fresh else best_value
+        best = value_of(current.best(weights).features, weights) if is_fresh else fixed_best
         reward = value + noise
         here = running.at(state, action.features[None])
         carry = with_features(_observe(here, reward), None), moments.add(reward)
@@ -163,7 +163,7 @@ def play_linear_tasks(
     key: PRNGKeyArray,
 ) -> dict[str, LifelongResult]:
     """Play the tasks `indices` of a run on a linear environment; the arguments are those of `play_tasks`."""
-    env: Any = spec.env
+    env = cast(LinearEnv, spec.env)
     horizon, policy, scaling = spec.sizes[0].horizon, spec.policy, spec.scaling
     agents = tuple(zip(spec.names, spec.learners, spec.sizes, strict=True))
 

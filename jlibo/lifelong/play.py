@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, final
+from typing import Any, cast, final
 
 import equinox as eqx
 import jax
@@ -72,7 +72,8 @@ class RunSpec(eqx.Module):
     """The parts of a run of several agents that stay the same from task to task."""
 
     env: AbstractEnv | LinearEnv
-    features: AbstractFeatures
+    features: AbstractFeatures | None
+    """None for a linear environment, whose action sets have features."""
     policy: AbstractPolicy
     names: tuple[str, ...] = eqx.field(static=True)
     """Name of each agent. A tuple, because `jit` sorts the keys of dictionaries."""
@@ -87,7 +88,7 @@ class RunSpec(eqx.Module):
     @staticmethod
     def of(
         env: AbstractEnv | LinearEnv,
-        features: AbstractFeatures,
+        features: AbstractFeatures | None,
         policy: AbstractPolicy,
         meta_learners: Mapping[str, AbstractMetaLearner],
         sizes: Mapping[str, RunSizes],
@@ -186,8 +187,8 @@ def play_tasks(
     - `progress_fn`, `key`: as in `run_lifelong`.
     """
     horizon = spec.sizes[0].horizon
-    env: Any = spec.env
-    features, policy, scaling = spec.features, spec.policy, spec.scaling
+    env, features = cast(AbstractEnv, spec.env), cast(AbstractFeatures, spec.features)
+    policy, scaling = spec.policy, spec.scaling
     agents = tuple(zip(spec.names, spec.learners, spec.sizes, strict=True))
     candidate_features = features(env.candidates)
 

@@ -60,7 +60,9 @@ def plot_ratios(
     ax.spines[:].set_visible(False)
     for row, line in enumerate(words):
         for column, text in enumerate(line):
-            ax.text(column, row, text, ha="center", va="center", fontsize="x-small")
+            is_dark = abs(np.nan_to_num(logs[row, column])) > 0.7 * np.log(FAR)
+            colour = "white" if is_dark else "black"
+            ax.text(column, row, text, ha="center", va="center", fontsize="x-small", color=colour)
     return ax
 
 
