@@ -371,7 +371,7 @@ def test_wrong_type_is_refused_by_name(entry, parameter):
 
 
 NO_POLICY = "`policy` should be an AbstractPolicy, such as ExpectedImprovement(...)"
-NO_ENV = "`env` should be an AbstractEnv, such as FunctionEnv(...)"
+NO_ENV = "`env` should be an AbstractEnv, such as FunctionEnv(...) or a LinearEnv"
 
 
 def run(**changes: Any) -> Any:
