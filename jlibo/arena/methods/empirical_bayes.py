@@ -57,7 +57,7 @@ class EmpiricalBayes(AbstractStatisticsLearner):
     """Strength of the wide covariance, in tasks; 0 for maximum likelihood. At least 0."""
     residual: Float[Array, ""] = eqx.field(converter=number("residual", at_least=0, at_most=1), default=0.01)
     """Share of the wide covariance added to one of low rank. From 0 to 1."""
-    num_steps: int = size("num_steps", 30)
+    num_steps: int = size("num_steps", 10)
     """EM steps after each task. They always start from the wide prior."""
     exploration: AbstractExploration = NoExploration()
     """Default schedule of forced exploration."""

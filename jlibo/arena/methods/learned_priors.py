@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from jlibo.arena.environment import Environment
 from jlibo.arena.estimators import (
     DiagonalPrior,
     HyperPrior,
@@ -40,6 +41,8 @@ HARRISON = "Harrison, Sharma & Pavone 2018"
 STRUCTURES = ("groups", "isotropic")
 HYPER_POINTS = 20
 """Most points at which F-PACOH compares functions."""
+MOST_FEATURES = 20
+"""Most features of an environment in which ALPaCA runs."""
 HYPER_WEIGHT = 0.1
 """kappa of F-PACOH."""
 
@@ -76,9 +79,9 @@ class LikelihoodPrior(AbstractStatisticsLearner):
     hyper: HyperPrior | None = None
     """Regulariser; None for none. Parameters are relative to the prior before the first task, for which
     mean and log variance are zero."""
-    num_steps: int = size("num_steps", 100)
+    num_steps: int = size("num_steps", 40)
     """Steps of Adam after each task, from the wide prior."""
-    learning_rate: Float[Array, ""] = eqx.field(converter=number("learning_rate", above=0), default=0.1)
+    learning_rate: Float[Array, ""] = eqx.field(converter=number("learning_rate", above=0), default=0.3)
     """Of Adam. Above 0."""
     exploration: AbstractExploration = NoExploration()
     """Default schedule of forced exploration."""
@@ -91,7 +94,6 @@ class LikelihoodPrior(AbstractStatisticsLearner):
     def fit(self, stats, sizes):
         # In units in which the wide prior is N(0, I).
         scale = (self.norm_bound / np.sqrt(sizes.num_features)).astype(sizes.dtype)
-        in_units = jax.tree.map(lambda leaf: leaf, stats)
         in_units = eqx.tree_at(
             lambda s: (s.gram, s.moment), stats, (stats.gram * scale**2, stats.moment * scale)
         )
@@ -149,9 +151,9 @@ class PredictivePrior(AbstractMetaLearner):
     """Size of the weights, which sets the prior before the first task."""
     num_contexts: int = size("num_contexts", 4)
     """Context lengths in the loss, evenly spaced."""
-    num_steps: int = size("num_steps", 50)
+    num_steps: int = size("num_steps", 30)
     """Steps of Adam after each task, from the wide prior."""
-    learning_rate: Float[Array, ""] = eqx.field(converter=number("learning_rate", above=0), default=0.1)
+    learning_rate: Float[Array, ""] = eqx.field(converter=number("learning_rate", above=0), default=0.3)
     """Of Adam. Above 0."""
     exploration: AbstractExploration = NoExploration()
     """Default schedule of forced exploration."""
@@ -238,6 +240,13 @@ def _alpaca(facts, sizes):
     return _agent(facts, PredictivePrior(facts.noise_std, facts.norm_bound))
 
 
+def _is_large(environment: Environment) -> str | None:
+    """Refuse environments in which a run takes long: every step of Adam differentiates all posteriors."""
+    if environment.num_features > MOST_FEATURES:
+        return f"takes long with more than {MOST_FEATURES} features"
+    return None
+
+
 METHODS: tuple[Method, ...] = (
     Method("ablr", "Thompson sampling; one learned variance of all weights.", PERRONE, CARD, _ablr),
     Method("ablr-ard", "Thompson sampling; one learned variance per group.", PERRONE, CARD, _ablr_ard),
@@ -249,5 +258,12 @@ METHODS: tuple[Method, ...] = (
         CARD,
         _f_pacoh,
     ),
-    Method("alpaca", "Thompson sampling; prior by prediction of later rewards.", HARRISON, CARD, _alpaca),
+    Method(
+        "alpaca",
+        "Thompson sampling; prior by prediction of later rewards.",
+        HARRISON,
+        CARD,
+        _alpaca,
+        refuses=_is_large,
+    ),
 )

@@ -12,6 +12,7 @@ from jlibo.arena.estimators import (
     statistics_of,
     task_least_squares,
 )
+from jlibo.arena.estimators.low_rank import weights_in
 from tests.arena.estimators.references import draw_tasks, least_squares, projector
 
 SIZE, RANK = 5, 2
@@ -52,6 +53,17 @@ def test_full_rank_is_independent_least_squares():
     draw = low_rank_draw()
     fit = low_rank_least_squares(stats_of(draw), SIZE, num_steps=2)
     close(fit.coef, least_squares(draw))
+
+
+def test_coordinates_of_a_full_basis_are_independent_least_squares():
+    """What E2TC and least squares with an SVD commit to: with rank d, the task's own estimate."""
+    draw = low_rank_draw()
+    basis = jnp.asarray(np.linalg.qr(np.random.default_rng(5).normal(size=(SIZE, SIZE)))[0])
+    close(weights_in(basis, stats_of(draw), jnp.zeros(())) @ basis.T, least_squares(draw))
+    few = basis[:, :RANK]  # else, least squares on the projected rows
+    rows = np.asarray(draw.features @ few)
+    want = np.stack([np.linalg.lstsq(x, y, rcond=None)[0] for x, y in zip(rows, draw.rewards, strict=True)])
+    close(weights_in(few, stats_of(draw), jnp.zeros(())), want)
 
 
 def test_noiseless_data_are_recovered():
