@@ -19,12 +19,13 @@ import pytest
 from jax import export
 
 import jlibo
-from jlibo import theory
+from jlibo import arena, theory
+from jlibo.actions import BoxActions
 from jlibo.arena import Schedule, estimators, methods, run_rounds
 from jlibo.belief import posterior as gp
 from jlibo.belief.moments import Moments
 from jlibo.belief.prior import semidefinite_cholesky
-from jlibo.envs.linear import FreshArms, LinearEnv, LowRankWeights
+from jlibo.envs.linear import BoxArms, FreshArms, KernelWeights, LinearEnv, LowRankWeights
 from jlibo.experiments import find, recovery
 from jlibo.experiments.run import ExperimentRun
 from jlibo.lifelong.loop import run_agents
@@ -143,6 +144,22 @@ def of_learner(learner):
             booleans(HORIZON),
         ),
     )
+
+
+def of_action_sets(data):
+    """A run on a box, and runs of the arena on fresh contexts, a ball and an ellipsoid."""
+    key = key_of(data)
+    weights = KernelWeights.draw(GROUPS, support_size=2, key=key)
+    actions = BoxActions(FEATURES, num_candidates=8, num_starts=2, num_steps=2)
+    box = LinearEnv(weights, BoxArms(actions), 0.1)
+    rest = dict(num_tasks=2, horizon=3, key=key)
+    learner, scaling = LEARNERS["AdaptiveMetaKGL"], jlibo.Standardise()
+    run = jlibo.run_lifelong(box, FEATURES, POLICIES["GPUCB"], learner, scaling=scaling, **rest)
+    sized = {name: one.sized(num_tasks=2, horizon=3) for name, one in arena.ENVIRONMENTS.items()}
+    names = ("low-rank-contexts", "low-rank-ball", "low-rank-ellipsoid", "gaussian-arms")
+    played = [arena.run_method(sized[name], arena.METHODS["oracle"], key=key) for name in names]
+    together = arena.OneAfterAnother(LEARNERS["MetaKGL"], POLICIES["GPTS"])
+    return run.regret, played, run_rounds(box, together, Schedule.concurrent(2, 3), key=key).regret
 
 
 def of_joint_learner(learner):
@@ -366,6 +383,7 @@ ENTRIES: dict[str, Callable[[], Entry]] = {
     **{f"learner {name}": partial(of_learner, learner) for name, learner in LEARNERS.items()},
     **{f"rival {name}": partial(of_learner, learner) for name, learner in RIVALS.items()},
     **{f"joint {name}": partial(of_joint_learner, learner) for name, learner in JOINT_LEARNERS.items()},
+    "action sets": lambda: Entry(of_action_sets, (KEY,)),
     "arena estimates": lambda: Entry(
         estimates,
         (

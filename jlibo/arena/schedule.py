@@ -6,7 +6,7 @@ from typing import Any, final
 import numpy as np
 
 from jlibo.checks import check_count, fail
-from jlibo.front_door import front_door
+from jlibo.front_door import check_fields, front_door
 
 
 @final
@@ -32,6 +32,7 @@ class Schedule:
     task_of: np.ndarray
 
     def __post_init__(self):
+        check_fields(self)
         task_of = np.asarray(self.task_of)
         if task_of.ndim != 2 or task_of.dtype.kind not in "iu" or task_of.size == 0:
             fail("task_of", "whole numbers [rounds, lanes]", f"shape {list(task_of.shape)}, {task_of.dtype}")

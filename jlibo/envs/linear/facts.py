@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Float
 
 from jlibo.belief.prior import Prior
 from jlibo.checks import did_you_mean, fail
+from jlibo.front_door import check_fields
 
 
 @final
@@ -51,6 +52,9 @@ class Facts(eqx.Module):
     """Law of the mean of the tasks' weights."""
     task_covariance: Float[Array, "features features"] | None = None
     """Covariance of the tasks' weights around their mean."""
+
+    def __check_init__(self):
+        check_fields(self)
 
     def only(self, names: Iterable[str]) -> "Facts":
         """Return the facts of these names; all others are None.

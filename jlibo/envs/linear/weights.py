@@ -48,6 +48,9 @@ class KernelWeights(AbstractWeights):
     norm_bound: Float[Array, ""] = eqx.field(converter=number("norm_bound", above=0))
     beta_min: Float[Array, ""] = eqx.field(converter=number("beta_min", at_least=0))
 
+    def __check_init__(self):
+        check_fields(self)
+
     @classmethod
     @front_door
     def draw(
@@ -292,6 +295,9 @@ class JointlySparseWeights(AbstractWeights):
 
     support: Bool[Array, " features"]
     support_size: int = eqx.field(static=True)
+
+    def __check_init__(self):
+        check_fields(self)
 
     @classmethod
     @front_door
