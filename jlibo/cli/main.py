@@ -1,10 +1,11 @@
-"""The command line: `jlibo list`, `jlibo reproduce`, `jlibo sweep`, `jlibo memory`, `jlibo theory`."""
+"""The command line: `jlibo list`, `reproduce`, `sweep`, `memory`, `theory` and `arena`."""
 
 import argparse
 import functools
 import sys
 from typing import Any, NoReturn, final
 
+from jlibo.cli import arena as arena_cli
 from jlibo.cli import memory as memory_cli
 from jlibo.cli import reproduce as reproduce_cli
 from jlibo.cli import sweep as sweep_cli
@@ -76,4 +77,5 @@ def _parser() -> argparse.ArgumentParser:
     sweep_cli.add_parser(commands)
     memory_cli.add_parser(commands)
     theory_cli.add_parser(commands)
+    arena_cli.add_parser(commands)
     return parser

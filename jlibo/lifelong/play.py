@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, final
+from typing import Any, cast, final
 
 import equinox as eqx
 import jax
@@ -15,8 +15,9 @@ from jlibo.belief.prior import in_one_shape
 from jlibo.belief.scaling import RAW, AbstractScaling
 from jlibo.checks import check_count, fail
 from jlibo.envs.base import AbstractEnv, check_num_tasks
+from jlibo.envs.linear.base import LinearEnv
 from jlibo.features import AbstractFeatures
-from jlibo.lifelong.one_task import TaskResult, draw_task, run_task
+from jlibo.lifelong.one_task import draw_task, run_task
 from jlibo.meta.base import AbstractMetaLearner, MetaInfo, RunSizes, TaskData, check_state, only_present
 from jlibo.meta.exploration import AbstractExploration
 from jlibo.meta.rows import settled
@@ -41,8 +42,8 @@ class LifelongResult(eqx.Module):
     ```
     """
 
-    actions: Int[Array, "tasks horizon"]
-    """Index of the candidate played."""
+    actions: Int[Array, "tasks horizon"] | Float[Array, "tasks horizon dim"]
+    """Index of the candidate played; in a box, a ball or an ellipsoid, the point."""
     rewards: Float[Array, "tasks horizon"]
     """Noisy reward, as observed."""
     regret: Float[Array, "tasks horizon"]
@@ -70,8 +71,9 @@ class LifelongResult(eqx.Module):
 class RunSpec(eqx.Module):
     """The parts of a run of several agents that stay the same from task to task."""
 
-    env: AbstractEnv
-    features: AbstractFeatures
+    env: AbstractEnv | LinearEnv
+    features: AbstractFeatures | None
+    """None for a linear environment, whose action sets have features."""
     policy: AbstractPolicy
     names: tuple[str, ...] = eqx.field(static=True)
     """Name of each agent. A tuple, because `jit` sorts the keys of dictionaries."""
@@ -85,8 +87,8 @@ class RunSpec(eqx.Module):
 
     @staticmethod
     def of(
-        env: AbstractEnv,
-        features: AbstractFeatures,
+        env: AbstractEnv | LinearEnv,
+        features: AbstractFeatures | None,
         policy: AbstractPolicy,
         meta_learners: Mapping[str, AbstractMetaLearner],
         sizes: Mapping[str, RunSizes],
@@ -119,7 +121,7 @@ class AgentPlan:
 
 
 def plan_agents(
-    env: AbstractEnv,
+    env: AbstractEnv | LinearEnv,
     features: AbstractFeatures,
     meta_learners: Mapping[str, AbstractMetaLearner],
     *,
@@ -128,7 +130,11 @@ def plan_agents(
     exploration: Mapping[str, AbstractExploration] | None = None,
 ) -> AgentPlan:
     """Return sizes and schedules of the agents; the arguments are checked."""
-    check_num_tasks(env, num_tasks)
+    if isinstance(env, AbstractEnv):
+        check_num_tasks(env, num_tasks)
+    elif env.groups != features.groups:
+        fail("features", f"a map with the environment's {len(env.groups)} features and groups", features)
+    check_count("num_tasks", num_tasks)
     check_count("horizon", horizon)
     if not meta_learners:
         fail("meta_learners", "at least one", "none")
@@ -139,9 +145,9 @@ def plan_agents(
         (exploration or {}).get(name, learner.exploration) for name, learner in meta_learners.items()
     ]
     counts = np.stack([schedule.counts(num_tasks, horizon) for schedule in schedules], axis=1)
-    dtype = env.candidates.dtype
-    if not jnp.issubdtype(dtype, jnp.floating):
-        dtype = jnp.result_type(float)
+    dtype = jnp.result_type(float)
+    if isinstance(env, AbstractEnv) and jnp.issubdtype(env.candidates.dtype, jnp.floating):
+        dtype = env.candidates.dtype
     sizes = {
         name: RunSizes.of(features, num_tasks=num_tasks, horizon=horizon, max_explore=int(most), dtype=dtype)
         for name, most in zip(meta_learners, counts.max(0), strict=True)
@@ -181,7 +187,8 @@ def play_tasks(
     - `progress_fn`, `key`: as in `run_lifelong`.
     """
     horizon = spec.sizes[0].horizon
-    env, features, policy, scaling = spec.env, spec.features, spec.policy, spec.scaling
+    env, features = cast(AbstractEnv, spec.env), cast(AbstractFeatures, spec.features)
+    policy, scaling = spec.policy, spec.scaling
     agents = tuple(zip(spec.names, spec.learners, spec.sizes, strict=True))
     candidate_features = features(env.candidates)
 
@@ -191,9 +198,9 @@ def play_tasks(
         points = draws.task.points
         task_features = candidate_features if points is None else features(points)
         priors = [learner.prior(states[name][0], sizes) for name, learner, sizes in agents]
-        scale_states = _stack([states[name][1] for name in spec.names])
+        scale_states = stack([states[name][1] for name in spec.names])
         play = jax.vmap(partial(run_task, repeats=spec.repeats), in_axes=(None, 0, None, None, 0, None, 0))
-        prior = _stack(in_one_shape(priors, policy.noise_std))
+        prior = stack(in_one_shape(priors, policy.noise_std))
         results = play(policy, prior, task_features, draws, num_explore, scaling, scale_states)
         new_states, infos = {}, {}
         for number, (name, learner, sizes) in enumerate(agents):
@@ -216,12 +223,13 @@ def play_tasks(
     counts = counts.astype(jnp.int32)
     states, (results, infos) = jax.lax.scan(play_task, dict(states), (indices, counts))
     return {
-        name: _lifelong_result(number, results, infos[name], states[name], counts)
+        name: result_of_agent(number, results, infos[name], states[name], counts)
         for number, name in enumerate(spec.names)
     }
 
 
-def _lifelong_result(number: int, results: TaskResult, info: MetaInfo, state, counts) -> LifelongResult:
+def result_of_agent(number: int, results: Any, info: MetaInfo, state, counts) -> LifelongResult:
+    """Return the result of one agent, given those of the tasks of all agents."""
     own = jax.tree.map(lambda leaf: leaf[:, number], results)
     return LifelongResult(
         actions=own.actions,
@@ -238,6 +246,6 @@ def _lifelong_result(number: int, results: TaskResult, info: MetaInfo, state, co
     )
 
 
-def _stack(trees: list) -> Any:
+def stack(trees: list) -> Any:
     """Return the agents' trees as one tree with a leading axis over agents."""
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
