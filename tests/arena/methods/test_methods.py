@@ -105,13 +105,17 @@ def finished_tasks(num_tasks=NUM_TASKS, seed=0):
     ]
 
 
+@eqx.filter_jit
+def update(learner, state, data):
+    return learner.update(state, data, SIZES)
+
+
 @pytest.mark.parametrize("name", LEARNERS)
 def test_updates_one_by_one_are_learning_at_once(name):
     learner = LEARNERS[name]
     state, past = learner.init(SIZES), no_past("all", SIZES)
-    update = jax.jit(lambda state, data: learner.update(state, data, SIZES))
     for place, data in enumerate(finished_tasks()):
-        state, info = update(state, data)
+        state, info = update(learner, state, data)
         past = remember(past, jnp.asarray(place), data, "all", SIZES)
     at_once, _ = learner.learn(past, jnp.asarray(NUM_TASKS), SIZES)
     np.testing.assert_allclose(at_once.prior.mean, state.prior.mean, atol=1e-6)
@@ -128,7 +132,7 @@ def test_learned_priors_move_to_the_tasks():
         before = learner.prior(state, SIZES)
         np.testing.assert_allclose(before.mean, np.zeros(SIZE))
         for data in finished_tasks():
-            state, _ = learner.update(state, data, SIZES)
+            state, _ = update(learner, state, data)
         found = learner.prior(state, SIZES)
         assert np.abs(found.mean - np.array([1.0, -1.0, 0.0])).max() < 0.6, name
 
@@ -138,7 +142,7 @@ def test_predictive_prior_learns_from_rows():
     state, past = learner.init(SIZES), no_past("all", SIZES)
     np.testing.assert_allclose(learner.prior(state, SIZES).covariance, np.eye(SIZE) / SIZE)
     for place, data in enumerate(finished_tasks()):
-        state, _ = learner.update(state, data, SIZES)
+        state, _ = update(learner, state, data)
         past = remember(past, jnp.asarray(place), data, "all", SIZES)
     for found in (state.learned, learner.learn(past, jnp.asarray(NUM_TASKS), SIZES)[0].learned):
         assert np.abs(found.mean - np.array([1.0, -1.0, 0.0])).max() < 0.6
