@@ -1,17 +1,17 @@
 """The messages between the server of a federated run and its clients.
 
-| message        | direction        | content                                                                    |
-|----------------|------------------|----------------------------------------------------------------------------|
-| `Announcement` | server to client | the elected kernels, steps of forced exploration, number of votes so far   |
-| `Vote`         | client to server | a random task id and the indices of the selected kernels; nothing else     |
-| `Receipt`      | server to client | ids of the client's votes that it need not send again                      |
+| message        | direction        | content                                                                |
+|----------------|------------------|------------------------------------------------------------------------|
+| `Announcement` | server to client | elected kernels, forced exploration steps, number of votes so far      |
+| `Vote`         | client to server | a random task id and the indices of the selected kernels; nothing else |
+| `Receipt`      | server to client | ids of the client's votes that it need not send again                  |
 
-| here          | paper                                                                                       |
-|---------------|---------------------------------------------------------------------------------------------|
-| `selected`    | J_hat_s^(client), as indices of base kernels                                                |
-| `support`     | J_hat_s, the vote of the first s clients                                                    |
-| `num_explore` | n_s                                                                                         |
-| `num_clients` | s                                                                                           |
+| here          | paper                                                                                    |
+|---------------|------------------------------------------------------------------------------------------|
+| `selected`    | J_hat_s^(client), as indices of base kernels                                             |
+| `support`     | J_hat_s, the vote of the first s clients                                                 |
+| `num_explore` | n_s                                                                                      |
+| `num_clients` | s                                                                                        |
 
 A message is a line of JSON with its fields and the version of the protocol. Bytes from the network are
 untrusted: their length is checked before they are parsed, and a message with a field more or less, a value
@@ -20,6 +20,7 @@ neither keys nor names.
 """
 
 import dataclasses
+import itertools
 import json
 import re
 import secrets
@@ -255,6 +256,6 @@ def _indices(field: str, indices: Any, num_kernels: int) -> tuple[int, ...]:
         _refuse(field, "a list of indices of kernels", indices)
     for index in indices:
         _check_whole(field, index, at_least=0, at_most=num_kernels - 1)
-    if any(index >= after for index, after in zip(indices, indices[1:], strict=False)):
+    if any(index >= after for index, after in itertools.pairwise(indices)):
         _refuse(field, "strictly increasing indices", indices)
     return tuple(indices)

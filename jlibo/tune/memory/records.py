@@ -3,12 +3,13 @@
 import itertools
 import math
 import operator
-import zlib
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Literal, final
 
+from jlibo.sqlite_file.checksum import row_checksum as row_checksum
+from jlibo.sqlite_file.errors import DamagedRow as DamagedRow
 from jlibo.strict_json import strict_json as strict_json
 
 Params = dict[str, Any]
@@ -30,10 +31,6 @@ META_CONTENT = ("space", "maximise", "jlibo", "spaces")  # the last is missing i
 
 LONGEST_NAME = 4096  # characters
 LONGEST_ERROR = 2000  # characters
-
-
-class DamagedRow(ValueError):
-    """A row of a memory was not written by this program; the message names the row and the defect."""
 
 
 class TrialStateError(ValueError):
@@ -105,18 +102,6 @@ def negated(trial: TrialRecord) -> TrialRecord:
     """Return the trial with the sign of its score changed, to combine tasks of both directions."""
     score, estimate = (None if value is None else -value for value in (trial.score, trial.estimate))
     return replace(trial, score=score, estimate=estimate)
-
-
-def row_checksum(content: Sequence[Any]) -> int:
-    """Return the CRC-32 of the content of a row: plain values, as SQLite returns them.
-
-    None at the end is left out. A row of an older format, without the last columns, keeps its checksum.
-    """
-    end = len(content)
-    while end and content[end - 1] is None:
-        end -= 1
-    # `ascii` is exact and the same in every Python. What `repr` escapes depends on the version of Unicode.
-    return zlib.crc32(ascii(tuple(content[:end])).encode())
 
 
 def meta_checksum(meta: Mapping[str, str]) -> int:
