@@ -1,0 +1,118 @@
+"""Commands for the machines of a federation: `python -m jlibo.integrations.flower --help`."""
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from jlibo.integrations.flower import commands, demo
+from jlibo.integrations.flower.certificates import Certificates, make_certificates, make_node_key
+
+_RETRY_SECONDS = 10.0
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run one command of a server, of a node, or the demonstration."""
+    options = _parser().parse_args(arguments)
+    options.command(options)
+
+
+def _certificates(options: argparse.Namespace) -> None:
+    made = make_certificates(options.folder, options.host, num_days=options.days)
+    print(f"Made {made.certificate} and {made.key} for the server, and {made.authority} for every node.")
+
+
+def _key(options: argparse.Namespace) -> None:
+    made = make_node_key(options.path)
+    print(f"Made {made}, which stays on the node, and {made}.pub for the server.")
+
+
+def _server(options: argparse.Namespace) -> NoReturn:
+    folder = options.folder
+    certificates = Certificates(folder / "authority.pem", folder / "server.pem", folder / "server.key")
+    address = f"{options.name}:{options.port}"
+    commands.write_connection(folder, address, certificates.authority)
+    database = folder / "link.db"
+    command = commands.superlink_command(certificates, database, host=options.host, port=options.port)
+    _become(command, folder)
+
+
+def _register(options: argparse.Namespace) -> NoReturn:
+    _become(commands.register_command(options.public_key), options.folder)
+
+
+def _run(options: argparse.Namespace) -> NoReturn:
+    """Submit the app, and again whenever the run ends: the SuperLink or the app was killed or restarted."""
+    command = commands.run_command(options.ballot, seconds=options.seconds, timeout=options.timeout)
+    while True:
+        code = subprocess.run(command, env=commands.environment(options.folder)).returncode
+        print(f"The run ended with code {code}. It is submitted again in {_RETRY_SECONDS:g} seconds.")
+        time.sleep(_RETRY_SECONDS)
+
+
+def _node(options: argparse.Namespace) -> NoReturn:
+    command = commands.supernode_command(
+        options.superlink, options.authority, options.key, options.memory, runtime_port=options.runtime_port
+    )
+    _become(command, options.folder)
+
+
+def _become(command: Sequence[str], home: Path) -> NoReturn:
+    os.execve(command[0], list(command), commands.environment(home))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m jlibo.integrations.flower", description="Federated tuning with Flower."
+    )
+    add = parser.add_subparsers(required=True, metavar="COMMAND").add_parser
+
+    one = add("certificates", help="server: make certificates for TLS")
+    one.add_argument("folder", type=Path, help="the server's folder")
+    one.add_argument("--host", action="append", required=True, help="a name or address of the server")
+    one.add_argument("--days", type=int, default=365, help="for how long they are valid (365)")
+    one.set_defaults(command=_certificates)
+
+    one = add("server", help="server: start the SuperLink")
+    one.add_argument("folder", type=Path, help="the folder with the certificates")
+    one.add_argument("--host", default="127.0.0.1", help="the address to listen on (127.0.0.1)")
+    one.add_argument("--port", type=int, default=8000, help="the port to listen on (8000)")
+    one.add_argument("--name", default="127.0.0.1", help="the server's address for `register` and `run`")
+    one.set_defaults(command=_server)
+
+    one = add("register", help="server: register the public key of a node")
+    one.add_argument("folder", type=Path, help="the server's folder")
+    one.add_argument("public_key", type=Path, help="the public key, a file that ends in .pub")
+    one.set_defaults(command=_register)
+
+    one = add("run", help="server: ask nodes for votes, and start again after a crash")
+    one.add_argument("folder", type=Path, help="the server's folder")
+    one.add_argument("ballot", type=Path, help="the ballot file")
+    one.add_argument("--seconds", type=float, default=30.0, help="between two questions to a node (30)")
+    one.add_argument("--timeout", type=float, default=600.0, help="of an answer in seconds (600)")
+    one.set_defaults(command=_run)
+
+    one = add("key", help="node: make a key")
+    one.add_argument("path", type=Path, help="the path of the private key; the public one ends in .pub")
+    one.set_defaults(command=_key)
+
+    one = add("node", help="node: start the SuperNode")
+    one.add_argument("folder", type=Path, help="a folder for Flower's files")
+    one.add_argument("--superlink", required=True, metavar="HOST:PORT", help="the address of the server")
+    one.add_argument("--authority", type=Path, required=True, help="the server's authority.pem")
+    one.add_argument("--key", type=Path, required=True, help="the node's private key")
+    one.add_argument("--memory", type=Path, required=True, help="the memory of the node's tuner")
+    one.add_argument("--runtime-port", type=int, default=9094, help="a free port on 127.0.0.1 (9094)")
+    one.set_defaults(command=_node)
+
+    one = add("demo", help="a server and three nodes on this machine, for about two minutes")
+    one.set_defaults(command=lambda _: demo.main())
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
