@@ -10,12 +10,12 @@ A client sends only the set of kernels that it selected. The two steps are separ
 can run on another machine.
 """
 
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Num
 
 from jlibo.fields import choice, number
 from jlibo.front_door import check_fields
@@ -58,13 +58,13 @@ def client_step(
 
 
 def server_vote(
-    counts: Int[Array, " groups"], num_clients: Int[Array, ""], alpha: Float[Array, ""]
-) -> Bool[Array, " groups"]:
+    counts: Num[Any, " groups"], num_clients: Int[Any, ""], alpha: Float[Any, ""]
+) -> Bool[Any, " groups"]:
     """Return the kernels that at least `alpha * num_clients` clients selected.
 
     **Arguments:**
 
-    - `counts`: number of clients that selected each kernel.
+    - `counts`: number of clients that selected each kernel, or an estimate of it. An array of NumPy or jax.
     - `num_clients`: number of clients that voted.
     - `alpha`: share of clients that is needed, from 0 to 1.
     """

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from jlibo.sqlite_file import connection
 from jlibo.tune.memory import file as memory_file
 from jlibo.tune.memory import schema as memory_schema
 from jlibo.tune.memory.memory import Memory, MemoryFileError, MemoryMismatch, TaskRecord
@@ -360,7 +361,7 @@ def test_unusable_paths_raise(tmp_path):
 
 
 def test_lock_timeout_raises(path, monkeypatch):
-    monkeypatch.setattr(memory_file, "BUSY_SECONDS", 0.1)
+    monkeypatch.setattr(connection, "BUSY_SECONDS", 0.1)
     filled(path)
     with Memory.open(path, space=SPACE) as memory:
         other = other_sqlite(path, "BEGIN IMMEDIATE")
