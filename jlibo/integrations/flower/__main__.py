@@ -1,24 +1,20 @@
 """Commands for the machines of a federation: `python -m jlibo.integrations.flower --help`."""
 
 import argparse
-import os
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from jlibo.integrations.flower import commands, demo
-from jlibo.integrations.flower.certificates import Certificates, make_certificates, make_node_key
+from jlibo.integrations.flower.certificates import Certificates, client_of, make_certificates, make_node_key
+from jlibo.integrations.flower.processes import keep_running
 
-_RETRY_SECONDS = 10.0
 
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run one command of a server, of a node, or the demonstration."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command of a server, of a node, or the demonstration, and return its exit code."""
     options = _parser().parse_args(arguments)
-    options.command(options)
+    return options.command(options) or 0
 
 
 def _certificates(options: argparse.Namespace) -> None:
@@ -31,38 +27,44 @@ def _key(options: argparse.Namespace) -> None:
     print(f"Made {made}, which stays on the node, and {made}.pub for the server.")
 
 
-def _server(options: argparse.Namespace) -> NoReturn:
+def _server(options: argparse.Namespace) -> None:
     folder = options.folder
     certificates = Certificates(folder / "authority.pem", folder / "server.pem", folder / "server.key")
-    address = f"{options.name}:{options.port}"
-    commands.write_connection(folder, address, certificates.authority)
+    commands.write_connection(folder, f"{options.name}:{options.port}", certificates.authority)
     database = folder / "link.db"
-    command = commands.superlink_command(certificates, database, host=options.host, port=options.port)
-    _become(command, folder)
+    _keep_running(
+        commands.superlink_command(certificates, database, host=options.host, port=options.port), folder
+    )
 
 
-def _register(options: argparse.Namespace) -> NoReturn:
-    _become(commands.register_command(options.public_key), options.folder)
+def _register(options: argparse.Namespace) -> int:
+    code = subprocess.run(
+        commands.register_command(options.public_key), env=commands.environment(options.folder)
+    ).returncode
+    if code == 0:
+        print(f"The ballot knows it as client {client_of(options.public_key)}.")
+    return code
 
 
-def _run(options: argparse.Namespace) -> NoReturn:
-    """Submit the app, and again whenever the run ends: the SuperLink or the app was killed or restarted."""
-    command = commands.run_command(options.ballot, seconds=options.seconds, timeout=options.timeout)
-    while True:
-        code = subprocess.run(command, env=commands.environment(options.folder)).returncode
-        print(f"The run ended with code {code}. It is submitted again in {_RETRY_SECONDS:g} seconds.")
-        time.sleep(_RETRY_SECONDS)
+def _run(options: argparse.Namespace) -> None:
+    _keep_running(
+        commands.run_command(options.ballot, seconds=options.seconds, timeout=options.timeout), options.folder
+    )
 
 
-def _node(options: argparse.Namespace) -> NoReturn:
+def _node(options: argparse.Namespace) -> None:
     command = commands.supernode_command(
         options.superlink, options.authority, options.key, options.memory, runtime_port=options.runtime_port
     )
-    _become(command, options.folder)
+    _keep_running(command, options.folder)
 
 
-def _become(command: Sequence[str], home: Path) -> NoReturn:
-    os.execve(command[0], list(command), commands.environment(home))
+def _demo(_: argparse.Namespace) -> None:
+    demo.main()
+
+
+def _keep_running(command: Sequence[str], home: Path) -> None:
+    keep_running(command, commands.environment(home))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -77,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--days", type=int, default=365, help="for how long they are valid (365)")
     one.set_defaults(command=_certificates)
 
-    one = add("server", help="server: start the SuperLink")
+    one = add("server", help="server: run the SuperLink, and again when it ends")
     one.add_argument("folder", type=Path, help="the folder with the certificates")
     one.add_argument("--host", default="127.0.0.1", help="the address to listen on (127.0.0.1)")
     one.add_argument("--port", type=int, default=8000, help="the port to listen on (8000)")
@@ -89,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("public_key", type=Path, help="the public key, a file that ends in .pub")
     one.set_defaults(command=_register)
 
-    one = add("run", help="server: ask nodes for votes, and start again after a crash")
+    one = add("run", help="server: ask nodes for votes, in a new run when one ends")
     one.add_argument("folder", type=Path, help="the server's folder")
     one.add_argument("ballot", type=Path, help="the ballot file")
     one.add_argument("--seconds", type=float, default=30.0, help="between two questions to a node (30)")
@@ -100,7 +102,7 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("path", type=Path, help="the path of the private key; the public one ends in .pub")
     one.set_defaults(command=_key)
 
-    one = add("node", help="node: start the SuperNode")
+    one = add("node", help="node: run the SuperNode, and again when it ends")
     one.add_argument("folder", type=Path, help="a folder for Flower's files")
     one.add_argument("--superlink", required=True, metavar="HOST:PORT", help="the address of the server")
     one.add_argument("--authority", type=Path, required=True, help="the server's authority.pem")
@@ -110,7 +112,7 @@ def _parser() -> argparse.ArgumentParser:
     one.set_defaults(command=_node)
 
     one = add("demo", help="a server and three nodes on this machine, for about two minutes")
-    one.set_defaults(command=lambda _: demo.main())
+    one.set_defaults(command=_demo)
     return parser
 
 

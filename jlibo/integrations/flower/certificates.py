@@ -1,6 +1,7 @@
 """Certificates for TLS and keys of nodes, for a federation without a certificate authority of its own."""
 
 import datetime
+import hashlib
 import ipaddress
 from collections.abc import Sequence
 from pathlib import Path
@@ -94,6 +95,26 @@ def make_node_key(path: Path) -> Path:
     _write(path, private, 0o600)
     _write(path.with_name(path.name + ".pub"), public + b"\n", 0o644)
     return path
+
+
+def client_of(public_key: bytes | Path) -> str:
+    """Return the name by which a ballot knows a node: the SHA-256 of its public key.
+
+    It stays the same when the node registers anew, or with another SuperLink.
+
+    **Arguments:**
+
+    - `public_key`: the key as Flower gives it to the server, or the path of the file that ends in `.pub`.
+
+    **Raises:** `ValueError` if there is no key, so that clients cannot be told apart.
+    """
+    if isinstance(public_key, Path):
+        public_key = serialization.load_ssh_public_key(public_key.read_bytes()).public_bytes(
+            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+        )
+    if not public_key:
+        fail("public_key", "the key of a node; start the SuperLink with --enable-supernode-auth", public_key)
+    return hashlib.sha256(public_key).hexdigest()
 
 
 def _builder(

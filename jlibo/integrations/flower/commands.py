@@ -111,3 +111,8 @@ def write_connection(home: Path, address: str, authority: Path) -> None:
     home.mkdir(parents=True, exist_ok=True)
     content = "\n".join(lines).encode()
     files.write_atomically(home / "config.toml", lambda file: file.write(content))
+
+
+def own_command(*words: str | Path | float) -> list[str]:
+    """Return the command `python -m jlibo.integrations.flower` with words, in this Python."""
+    return [sys.executable, "-m", "jlibo.integrations.flower", *map(str, words)]

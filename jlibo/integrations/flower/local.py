@@ -36,8 +36,8 @@ class LocalFederation:
         self.processes = Processes(folder / "logs")
         self.certificates = make_certificates(folder / "server", [_HOST, "localhost"])
         self.port = free_port()
+        self.address = f"{_HOST}:{self.port}"
         self.environment = commands.environment(folder / "server")
-        commands.write_connection(folder / "server", f"{_HOST}:{self.port}", self.certificates.authority)
 
     def __enter__(self) -> "LocalFederation":
         return self
@@ -48,15 +48,9 @@ class LocalFederation:
         self.processes.end()
 
     def start_link(self) -> None:
-        """Start the SuperLink, or start it again on the same port and database, and wait until it listens."""
-        database = self.folder / "server" / "link.db"
-        command = commands.superlink_command(self.certificates, database, host=_HOST, port=self.port)
-        process = self.processes.start("link", command, self.environment)
-        wait_for_port(self.port, process)
-
-    def make_key(self, name: str) -> Path:
-        """Make the key of a node, and return its path."""
-        return make_node_key(self.folder / name / "key")
+        """Start the SuperLink, and wait until it listens."""
+        command = commands.own_command("server", self.folder / "server", "--port", self.port)
+        wait_for_port(self.port, self.processes.start("link", command, self.environment))
 
     def register(self, key: Path) -> None:
         """Register the public key of a node.
@@ -74,42 +68,29 @@ class LocalFederation:
         if done.returncode:
             raise RuntimeError(f"the key cannot be registered: {done.stdout}{done.stderr}")
 
-    def start_node(
-        self,
-        name: str,
-        memory: Path,
-        *,
-        key: Path | None = None,
-        authority: Path | None = None,
-        address: str | None = None,
-    ) -> None:
+    def start_node(self, name: str, memory: Path) -> None:
         """Start a SuperNode that answers from a memory.
 
         **Arguments:**
 
-        - `name`: the name of the node, by which it has a folder and a log.
-        - `memory`: the path of the node's memory.
-        - `key`: its key; by default one is made and registered when the node is first started.
-        - `authority`: the certificate by which it knows the SuperLink; by default the right one.
-        - `address`: host and port of the SuperLink; by default the right ones.
+        - `name`: the name of the node, which has a folder, a key and a log of this name. Its key is made and
+          registered when it is first started.
+        - `memory`: the path of the memory of the node's tuner.
         """
-        if key is None:
-            key = self.folder / name / "key"
-            if not key.exists():
-                self.register(self.make_key(name))
-        command = commands.supernode_command(
-            address or f"{_HOST}:{self.port}",
-            authority or self.certificates.authority,
-            key,
-            memory,
-            runtime_port=free_port(),
+        key = self.folder / name / "key"
+        if not key.exists():
+            self.register(make_node_key(key))
+        command = commands.own_command(
+            *("node", self.folder / name, "--superlink", self.address, "--key", key, "--memory", memory),
+            *("--authority", self.certificates.authority, "--runtime-port", free_port()),
         )
-        self.processes.start(name, command, commands.environment(self.folder / name))
+        self.processes.start(name, command, self.environment)
 
     def start_run(self, ballot: Path, *, seconds: float = 5.0, timeout: float = 60.0) -> None:
         """Start a run, which asks all nodes for votes and casts them into a ballot, until the SuperLink ends.
 
         The log of the run is that of the process "run".
         """
-        command = commands.run_command(ballot, seconds=seconds, timeout=timeout)
+        intervals = ("--seconds", seconds, "--timeout", timeout)
+        command = commands.own_command("run", self.folder / "server", ballot, *intervals)
         self.processes.start("run", command, self.environment)

@@ -1,4 +1,4 @@
-"""Processes that are started together and ended together, with everything that they started themselves."""
+"""Processes that are ended with everything that they started, and processes that are started again."""
 
 import contextlib
 import os
@@ -6,6 +6,7 @@ import secrets
 import signal
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -91,9 +92,9 @@ class Processes:
 
     def end(self, *, timeout: float = 15.0) -> None:
         """Ask all processes to end, and kill those that are left after `timeout` seconds."""
-        for process in self._started.values():
-            if process.poll() is None:
-                process.terminate()
+        for number in self.running().keys() | {one.pid for one in self._started.values() if one.poll() is None}:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(number, signal.SIGTERM)
         end = time.monotonic() + timeout
         for process in self._started.values():
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -115,6 +116,36 @@ class Processes:
     def _marks(self, name: str | None) -> set[bytes]:
         names = self._started if name is None else [name]
         return {f"{_GROUP}={self._group}/{one}".encode() for one in names}
+
+
+def keep_running(
+    command: Sequence[str], environment: Mapping[str, str], *, pause: float = 5.0
+) -> None:
+    """Run a command, and again whenever it ends, until this process is asked to end (SIGTERM or SIGINT).
+
+    **Arguments:**
+
+    - `command`, `environment`: of the process.
+    - `pause`: seconds between the end of the command and its next start.
+    """
+    ending, process = threading.Event(), None
+
+    def end(*_: object) -> None:
+        ending.set()
+        if process is not None and process.poll() is None:
+            process.terminate()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end)
+    while not ending.is_set():
+        process = subprocess.Popen(command, env=environment)
+        if ending.is_set():  # asked while the process was being started
+            process.terminate()
+        code = process.wait()
+        if not ending.is_set():
+            program = Path(command[0]).name
+            print(f"{program} ended with code {code}. It is started again in {pause:g} seconds.", flush=True)
+            ending.wait(pause)
 
 
 def free_port() -> int:

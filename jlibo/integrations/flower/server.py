@@ -2,7 +2,6 @@
 
 # pyright: reportMissingImports=false
 
-import hashlib
 import logging
 import time
 from typing import final
@@ -13,6 +12,8 @@ from flwr.serverapp import Grid, ServerApp
 from jlibo.checks import fail
 from jlibo.federated import BallotFile, MessageError, Receipt
 from jlibo.integrations.flower import records
+from jlibo.integrations.flower.certificates import client_of
+from jlibo.printable import printable
 
 app = ServerApp()
 _log = logging.getLogger("flwr")  # Flower's own, so that its settings apply
@@ -80,7 +81,7 @@ class Collector:
                 )
                 for node in due
             ]
-            for message, node in zip(self._grid.push_messages(questions), due, strict=True):
+            for message, node in zip(self._grid.push_messages(questions), due, strict=False):
                 if message:
                     self._waiting[message] = node, clients[node], now + self._timeout
         return sum(self._read(reply) for reply in self._replies())
@@ -96,7 +97,7 @@ class Collector:
         node, client, _ = found
         self._due[node] = time.monotonic() + self._seconds
         if reply.has_error():
-            _log.warning("Client %s did not answer: %s", client[:8], reply.error.reason)
+            _log.warning("Client %s did not answer: %s", client[:8], printable(reply.error.reason))
             return 0
         try:
             votes = records.read_answer(reply.content)
@@ -110,13 +111,3 @@ class Collector:
         if len(votes) == records.MAX_VOTES:
             self._due[node] = time.monotonic()  # there may be more
         return len(votes)
-
-
-def client_of(public_key: bytes) -> str:
-    """Return the name of the client with a public key: its SHA-256, which stays when a node registers anew.
-
-    **Raises:** `ValueError` if there is no key, so that clients cannot be told apart.
-    """
-    if not public_key:
-        fail("public_key", "the key of a node; start the SuperLink with --enable-supernode-auth", public_key)
-    return hashlib.sha256(public_key).hexdigest()
