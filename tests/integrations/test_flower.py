@@ -193,7 +193,7 @@ def test_a_run_needs_a_ballot_and_a_key(tmp_path):
 
 def test_an_error_of_a_node_says_nothing_about_it(tmp_path):
     path = tmp_path / "secret-name.db"
-    for config in ({}, {"memory": 3}, {"memory": str(path)}):
+    for config in ({}, {"memory": 3}, {"memory": str(path)}, {"memory": str(path), "reward": 1}):
         with pytest.raises(client.AnswerFailed) as caught:
             client.answer(question(), context(1, config))
         assert str(caught.value) == "The node cannot answer; its own log says why."
@@ -260,9 +260,9 @@ def test_commands_are_private_by_default(tmp_path):
     link = commands.superlink_command(made, tmp_path / "link.db", host="127.0.0.1", port=1234)
     assert {"--enable-supernode-auth", "--disable-runtime-dependency-installation"} <= set(link)
     assert "--insecure" not in link and link[link.index("--host") + 1] == "127.0.0.1"
-    node = commands.supernode_command("host:1", made.authority, made.key, tmp_path / "a b.db", runtime_port=5)
+    node = commands.supernode_command("host:1", made.authority, made.key, {"memory": str(tmp_path / "a b.db"), "max_selected": 5}, runtime_port=5)
     assert node[node.index("--host") + 1] == "127.0.0.1" and "--insecure" not in node
-    assert node[-1] == f'memory="{tmp_path / "a b.db"}"'
+    assert node[-1] == f'memory="{tmp_path / "a b.db"}" max_selected=5'
     environment = commands.environment(tmp_path)
     assert environment["FLWR_TELEMETRY_ENABLED"] == "0" and environment["FLWR_DISABLE_UPDATE_CHECK"] == "1"
     assert environment["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"] == "1"

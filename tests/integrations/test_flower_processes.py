@@ -4,13 +4,14 @@ import contextlib
 import json
 import re
 import sqlite3
+import struct
 import time
-from pathlib import Path
 
 import pytest
 
 pytest.importorskip("flwr", reason="Flower is not installed here: `make test-federated` makes an environment")
 
+import jlibo
 from jlibo.federated import MAX_VOTE_BYTES, BallotFile, Vote, new_task_id
 from jlibo.integrations.flower import commands
 from jlibo.integrations.flower.certificates import client_of, make_certificates, make_node_key
@@ -155,18 +156,20 @@ def test_nodes_that_are_not_admitted(federation):
         key = make_node_key(folder / name / "key")
         if name == "fooled":
             federation.register(key)
-        address = f"127.0.0.1:{federation.port}"
-        command = commands.supernode_command(address, authority, key, memory, runtime_port=free_port())
-        federation.processes.start(name, command, commands.environment(folder / name))
-    wait_until(lambda: re.search(REJECTED["unregistered"], log_of(federation, "unregistered")), federation)
-    wait_until(lambda: re.search(REJECTED["fooled"], log_of(federation, "fooled")), federation)
-    for name in ("unregistered", "fooled"):
+        words = ("--superlink", federation.address, "--authority", authority, "--key", key, "--memory", memory)
+        command = commands.own_command("node", folder / name, *words, "--runtime-port", free_port())
+        federation.processes.start(name, command, federation.environment)
+    for name, messages in REJECTED.items():
+        wait_until(lambda name=name, texts=messages: all(text in log_of(federation, name) for text in texts), federation)
         federation.processes.kill(name)
     assert state_of(federation) == before
     assert len(votes_of(memory)) == 1
 
 
-REJECTED = {"unregistered": "not registered|Failed to initialize", "fooled": "CERTIFICATE_VERIFY_FAILED"}
+REJECTED = {
+    "unregistered": ("Failed to activate SuperNode", "Is the key of this node registered with the server"),
+    "fooled": ("CERTIFICATE_VERIFY_FAILED", "is --authority the certificate of the server's authority?"),
+}
 
 
 def test_a_dishonest_node_changes_nothing(federation):
@@ -188,9 +191,10 @@ def test_a_dishonest_node_changes_nothing(federation):
     key = make_node_key(folder / "dishonest" / "key")
     federation.register(key)
     variables = flower_dishonest.environment(folder / "forger", json.dumps([one.decode() for one in forged]))
-    address, authority = f"127.0.0.1:{federation.port}", federation.certificates.authority
-    command = commands.supernode_command(address, authority, key, memory, runtime_port=free_port())
-    federation.processes.start("dishonest", command, commands.environment(folder / "dishonest") | variables)
+    words = ("--superlink", federation.address, "--authority", federation.certificates.authority)
+    words += ("--key", key, "--memory", memory, "--runtime-port", free_port())
+    command = commands.own_command("node", folder / "dishonest", *words)
+    federation.processes.start("dishonest", command, federation.environment | variables)
     wait_until(lambda: num_votes(federation) == before + 1, federation)
     refusals = (
         "at most 10 indices, but got 11",
@@ -204,3 +208,79 @@ def test_a_dishonest_node_changes_nothing(federation):
         expected = tuple(count + (index in own.selected) for index, count in enumerate(counts))
         assert ballot.counts() == expected
         assert ballot.votes_by_client()[client_of(key.with_name("key.pub"))] == 1
+
+
+# --- what crosses the wire ----------------------------------------------------------------------------------
+
+
+def secrets_of(memory):
+    """Return what must not leave a node, in the forms that it may have on a wire."""
+    found = [b"private-name", b"rate", b"depth", b"width", b"decay", str(memory).encode(), memory.name.encode()]
+    with jlibo.tune.Memory.open_existing(memory) as opened:
+        trials = [trial for task in opened.tasks() for trial in opened.trials(task.id)]
+    numbers = [trial.score for trial in trials] + [value for one in trials for value in one.params.values()]
+    assert len(numbers) > 100
+    for number in numbers:
+        found += [struct.pack(form, number) for form in ("<d", ">d", "<f", ">f")]
+        found += [repr(number).encode(), f"{number:.6g}".encode()]
+    return [one for one in found if len(one) > 3]
+
+
+def all_bytes(connections):
+    return b"\n".join(bytes(one) for one in connections.values())
+
+
+def test_indices_and_ids_cross_the_wire_and_nothing_else(tmp_path):
+    """A node without TLS on 127.0.0.1, so that a proxy can read all that it sends and receives."""
+    memory, port = tmp_path / "client.db", free_port()
+    add_tasks(memory, 9, first=0, count=12)
+    votes = {vote.task: vote for vote in votes_of(memory)}
+    BallotFile.open(tmp_path / "ballot.db", rules()).close()
+    home, address = tmp_path / "server", ("--host", "127.0.0.1", "--port")
+    home.mkdir()
+    connection = f'[superlink]\ndefault = "jlibo"\n\n[superlink.jlibo]\naddress = "127.0.0.1:{port}"\n'
+    (home / "config.toml").write_text(connection + "insecure = true\n")
+    with Processes(tmp_path / "logs") as processes, Proxy(port) as proxy:
+        link = [commands.program("flower-superlink"), "--insecure", *address, str(port)]
+        wait_for_port(port, processes.start("link", link, commands.environment(home)))
+        node = [commands.program("flower-supernode"), "--insecure", *address, str(free_port())]
+        node += ["--superlink", f"127.0.0.1:{proxy.port}"]
+        node += ["--node-config", commands.config_text({"memory": str(memory)})]
+        processes.start("node", node, commands.environment(tmp_path / "node"))
+        run = commands.own_command("run", home, tmp_path / "ballot.db", "--seconds", 1.0)
+        processes.start("run", run, commands.environment(home))
+        end = time.monotonic() + 120
+        while votes_of(memory) and time.monotonic() < end:
+            time.sleep(0.2)
+        processes.kill("node")
+        sent, received = all_bytes(proxy.sent), all_bytes(proxy.received)
+    found = [Vote.from_bytes(data) for data in re.findall(rb'\{"protocol":[^{}]*"task":"[0-9a-f]+"\}', sent)]
+    assert {vote.task: vote for vote in found} == votes  # the proxy reads what was sent
+    assert b"num_explore" in received and next(iter(votes)).encode() in received  # support and receipt
+    for secret in secrets_of(memory):
+        assert secret not in sent and secret not in received, secret
+    # All requests with which the node answered, with Flower's ids, types and times.
+    answers = re.findall(rb"POST /v1/fleet/push-(?:messages|object) .*?content-length: (\d+)", sent, re.DOTALL)
+    assert 0 < sum(map(int, answers)) <= len(votes) * MAX_VOTE_BYTES * 1.0, answers
+
+
+def test_a_vote_is_less_than_a_kilobyte_with_tls(federation):
+    """All that a node sends until its 60 votes are counted: handshakes, signatures and polling included."""
+    memory, num = federation.folder / "delta.db", 60
+    add_tasks(memory, 10, first=0, count=num)
+    tasks = {vote.task for vote in votes_of(memory)}
+    before = num_votes(federation)
+    key = make_node_key(federation.folder / "delta" / "key")
+    federation.register(key)
+    with Proxy(federation.port) as proxy:
+        words = ("--superlink", f"127.0.0.1:{proxy.port}", "--authority", federation.certificates.authority)
+        words += ("--key", key, "--memory", memory, "--runtime-port", free_port())
+        command = commands.own_command("node", federation.folder / "delta", *words)
+        federation.processes.start("delta", command, federation.environment)
+        wait_until(lambda: num_votes(federation) == before + num, federation)
+        sent, received = all_bytes(proxy.sent), all_bytes(proxy.received)
+        federation.processes.kill("delta")
+    assert tasks <= set(tasks_in(federation))
+    assert len(sent) <= num * MAX_VOTE_BYTES
+    assert all(one[:2] == b"\x16\x03" for one in proxy.sent.values())  # a TLS handshake
+    assert not any(task.encode() in sent + received for task in tasks)

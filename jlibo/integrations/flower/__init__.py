@@ -10,7 +10,9 @@ try:
 except ImportError as error:
     raise ImportError("jlibo.integrations.flower needs Flower: pip install 'jlibo[federated]'") from error
 
-from jlibo.integrations.flower.certificates import Certificates, make_certificates, make_node_key
-from jlibo.integrations.flower.processes import Processes
-
-__all__ = ["Certificates", "Processes", "make_certificates", "make_node_key"]
+from jlibo.integrations.flower.certificates import Certificates as Certificates
+from jlibo.integrations.flower.certificates import client_of as client_of
+from jlibo.integrations.flower.certificates import make_certificates as make_certificates
+from jlibo.integrations.flower.certificates import make_node_key as make_node_key
+from jlibo.integrations.flower.local import LocalFederation as LocalFederation
+from jlibo.integrations.flower.processes import Processes as Processes

@@ -1,6 +1,7 @@
 """Commands for the machines of a federation: `python -m jlibo.integrations.flower --help`."""
 
 import argparse
+import json
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -9,6 +10,11 @@ from pathlib import Path
 from jlibo.integrations.flower import commands, demo
 from jlibo.integrations.flower.certificates import Certificates, client_of, make_certificates, make_node_key
 from jlibo.integrations.flower.processes import keep_running
+
+
+_NODE_HINT = """\
+Is the key of this node registered with the server, and is --authority the certificate of the server's authority?
+A node that was killed is admitted again when the server has noticed that it is gone, after about a minute."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -32,9 +38,8 @@ def _server(options: argparse.Namespace) -> None:
     certificates = Certificates(folder / "authority.pem", folder / "server.pem", folder / "server.key")
     commands.write_connection(folder, f"{options.name}:{options.port}", certificates.authority)
     database = folder / "link.db"
-    _keep_running(
-        commands.superlink_command(certificates, database, host=options.host, port=options.port), folder
-    )
+    command = commands.superlink_command(certificates, database, host=options.host, port=options.port)
+    keep_running(command, commands.environment(folder))
 
 
 def _register(options: argparse.Namespace) -> int:
@@ -47,24 +52,29 @@ def _register(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace) -> None:
-    _keep_running(
-        commands.run_command(options.ballot, seconds=options.seconds, timeout=options.timeout), options.folder
-    )
+    command = commands.run_command(options.ballot, seconds=options.seconds, timeout=options.timeout)
+    keep_running(command, commands.environment(options.folder))
 
 
 def _node(options: argparse.Namespace) -> None:
+    config = {"memory": str(options.memory.absolute())} | dict(options.setting)
     command = commands.supernode_command(
-        options.superlink, options.authority, options.key, options.memory, runtime_port=options.runtime_port
+        options.superlink, options.authority, options.key, config, runtime_port=options.runtime_port
     )
-    _keep_running(command, options.folder)
+    keep_running(command, commands.environment(options.folder), hint=_NODE_HINT)
 
 
 def _demo(_: argparse.Namespace) -> None:
     demo.main()
 
 
-def _keep_running(command: Sequence[str], home: Path) -> None:
-    keep_running(command, commands.environment(home))
+def _setting(text: str) -> tuple[str, bool | float]:
+    """Return the name and the value of a word such as "max_selected=5"."""
+    name, _, value = text.partition("=")
+    found = json.loads(value)
+    if not isinstance(found, bool | int | float):
+        raise ValueError(text)
+    return name, found
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -108,6 +118,14 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--authority", type=Path, required=True, help="the server's authority.pem")
     one.add_argument("--key", type=Path, required=True, help="the node's private key")
     one.add_argument("--memory", type=Path, required=True, help="the memory of the node's tuner")
+    one.add_argument(
+        "--setting",
+        type=_setting,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a setting of its votes, such as max_selected=5 (see ClientSettings)",
+    )
     one.add_argument("--runtime-port", type=int, default=9094, help="a free port on 127.0.0.1 (9094)")
     one.set_defaults(command=_node)
 

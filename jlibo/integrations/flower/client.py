@@ -2,16 +2,19 @@
 
 # pyright: reportMissingImports=false
 
+import dataclasses
 import logging
 from pathlib import Path
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
+from jlibo.checks import fail
 from jlibo.integrations.flower import records
 from jlibo.tune import federated
 
 app = ClientApp()
+_SIZES = "sizes."
 _log = logging.getLogger("flwr")  # Flower's own, so that its settings apply
 
 
@@ -29,12 +32,12 @@ def answer(message: Message, context: Context) -> Message:
     **Raises:** `AnswerFailed`, without any details: Flower sends the text of an error to the server.
     """
     try:
-        memory = _memory(context)
+        memory, settings = _config(context)
         announcement, receipt = records.read_question(message.content)
         if receipt is not None:
             federated.confirm(memory, receipt)
-        federated.publish(memory, announcement)
-        votes = federated.new_votes(memory, limit=records.MAX_VOTES)
+        federated.publish(memory, announcement, sizes=settings.sizes)
+        votes = federated.new_votes(memory, settings=settings, limit=records.MAX_VOTES)
         content = records.answer([vote.to_bytes() for vote in votes])
     except Exception:
         _log.exception("The node cannot answer the server.")
@@ -43,11 +46,14 @@ def answer(message: Message, context: Context) -> Message:
     return Message(content=content, reply_to=message)
 
 
-def _memory(context: Context) -> Path:
-    found = context.node_config.get("memory")
-    if not isinstance(found, str) or not found:
-        raise ValueError("The node's configuration should have `memory`, the path of the memory.")
-    path = Path(found)
-    if not path.is_file():
-        raise ValueError(f"There is no memory '{path}' yet. A tuner makes it when its first task starts.")
-    return path
+def _config(context: Context) -> tuple[Path, federated.ClientSettings]:
+    """Return the path of the memory and the settings of votes in the configuration of the node."""
+    config = dict(context.node_config)
+    memory = config.pop("memory", None)
+    if not isinstance(memory, str) or not memory:
+        fail("memory", "the path of a memory, in the configuration of the node", memory)
+    sizes = {name.removeprefix(_SIZES): config.pop(name) for name in list(config) if name.startswith(_SIZES)}
+    unknown = config.keys() - {field.name for field in dataclasses.fields(federated.ClientSettings)}
+    if unknown:
+        fail("the configuration of the node", "settings of votes and `memory`", sorted(unknown))
+    return Path(memory), federated.ClientSettings(**config, sizes=sizes or None)

@@ -17,6 +17,10 @@ CONNECTION = "jlibo"
 """The name of the connection in `write_connection`."""
 
 
+Value = str | float | bool
+"""A value in Flower's configurations."""
+
+
 def program(name: str) -> str:
     """Return the path of one of Flower's programs in this Python's environment."""
     return str(Path(sys.executable).parent / name)
@@ -39,7 +43,7 @@ def environment(home: Path) -> dict[str, str]:
     }
 
 
-def config_text(config: Mapping[str, str | float]) -> str:
+def config_text(config: Mapping[str, Value]) -> str:
     """Return settings in the form that Flower's command lines read.
 
     **Raises:** `ValueError` if a text has a double quote, which that form has no way to write.
@@ -65,7 +69,7 @@ def superlink_command(certificates: Certificates, database: Path, *, host: str, 
 
 
 def supernode_command(
-    address: str, authority: Path, key: Path, memory: Path, *, runtime_port: int
+    address: str, authority: Path, key: Path, config: Mapping[str, Value], *, runtime_port: int
 ) -> list[str]:
     """Return the command of a SuperNode.
 
@@ -74,7 +78,8 @@ def supernode_command(
     - `address`: host and port of the SuperLink.
     - `authority`: the certificate of the authority that signed the SuperLink's.
     - `key`: the private key of the node.
-    - `memory`: the memory of the node's tuner. It stays on the node.
+    - `config`: the configuration of the node, which stays there: the path of the `memory` of its tuner, and
+      settings of its votes.
     - `runtime_port`: a free port on 127.0.0.1, by which the processes of the node talk to each other.
     """
     return [
@@ -82,7 +87,7 @@ def supernode_command(
         *("--superlink", address, "--root-certificates", str(authority)),
         *("--auth-supernode-private-key", str(key)),
         *("--host", "127.0.0.1", "--port", str(runtime_port)),
-        *("--node-config", config_text({"memory": str(memory)})),
+        *("--node-config", config_text(config)),
     ]
 
 

@@ -119,13 +119,14 @@ class Processes:
 
 
 def keep_running(
-    command: Sequence[str], environment: Mapping[str, str], *, pause: float = 5.0
+    command: Sequence[str], environment: Mapping[str, str], *, hint: str = "", pause: float = 3.0
 ) -> None:
     """Run a command, and again whenever it ends, until this process is asked to end (SIGTERM or SIGINT).
 
     **Arguments:**
 
     - `command`, `environment`: of the process.
+    - `hint`: what to check, if the command failed.
     - `pause`: seconds between the end of the command and its next start.
     """
     ending, process = threading.Event(), None
@@ -145,6 +146,8 @@ def keep_running(
         if not ending.is_set():
             program = Path(command[0]).name
             print(f"{program} ended with code {code}. It is started again in {pause:g} seconds.", flush=True)
+            if code and hint:
+                print(hint, flush=True)
             ending.wait(pause)
 
 
