@@ -19,11 +19,12 @@ GRANULARITY = -40
 def _opendp() -> Any:
     try:
         import opendp.prelude as dp
+        from opendp.mod import enable_features
     except ImportError:
         raise ImportError(
             "private ballots need OpenDP: pip install 'jlibo[privacy]', or use mechanism='none'."
         ) from None
-    dp.enable_features("contrib", "honest-but-curious")
+    enable_features("contrib", "honest-but-curious")
     return dp
 
 

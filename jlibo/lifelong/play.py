@@ -22,6 +22,9 @@ from jlibo.meta.exploration import AbstractExploration
 from jlibo.meta.rows import settled
 from jlibo.policies.base import AbstractPolicy
 
+LEARNER_STREAM = 0x6E6F6973
+"""Number by which the stream of the learners' draws differs from that of the tasks."""
+
 
 @final
 class LifelongResult(eqx.Module):
@@ -199,7 +202,9 @@ def play_tasks(
         for number, (name, learner, sizes) in enumerate(agents):
             result = jax.tree.map(lambda leaf, number=number: leaf[number], results)
             state, scale_state = states[name]
-            data = TaskData(task_features[result.actions], result.rewards, result.explored)
+            data = TaskData(
+                task_features[result.actions], result.rewards, result.explored, key=learner_key(key, index)
+            )
             usable = jnp.isfinite(result.rewards) & jnp.isfinite(result.regret)
             if not env.always_finite:
                 data = only_present(data, usable)
@@ -236,6 +241,14 @@ def _lifelong_result(number: int, results: TaskResult, info: MetaInfo, state, co
         num_steps=info.num_steps,
         carry=state,
     )
+
+
+def learner_key(key: PRNGKeyArray, index: Int[Array, ""]) -> PRNGKeyArray:
+    """Return the key for what learners draw after task `index`, the same for all agents.
+
+    It is independent of the keys of the task itself, so a learner without noise plays the same run.
+    """
+    return jax.random.fold_in(jax.random.fold_in(key, LEARNER_STREAM), index)
 
 
 def _stack(trees: list) -> Any:

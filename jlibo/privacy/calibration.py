@@ -197,7 +197,7 @@ def gnmax_scale(
     are those of `toeplitz_scale`.
     """
     check_count("horizon", horizon)
-    return _gnmax_norm(horizon, votes) * vote_norm(max_selected, neighbours) / gaussian_mu(epsilon, delta)
+    return gnmax_norm(horizon, votes) * vote_norm(max_selected, neighbours) / gaussian_mu(epsilon, delta)
 
 
 @front_door
@@ -220,12 +220,14 @@ def gnmax_epsilon(
     ```
     """
     check_range("scale", scale, above=0)
-    norm = _gnmax_norm(horizon, votes) * vote_norm(max_selected, neighbours)
+    norm = gnmax_norm(horizon, votes) * vote_norm(max_selected, neighbours)
     return gaussian_epsilon(norm / float(scale), delta)
 
 
-def _gnmax_norm(horizon: int, votes: int) -> float:
+@front_door
+def gnmax_norm(horizon: int, votes: int = 1) -> float:
     """Return the Euclidean norm of what a client adds to `horizon` releases with one kernel in each vote."""
+    check_count("horizon", horizon)
     check_count("votes", votes)
     return math.sqrt(float((np.minimum(np.arange(1, horizon + 1), votes) ** 2).sum()))
 

@@ -14,7 +14,7 @@ from jlibo.tune.memory import records as records
 from jlibo.tune.memory.errors import WORDS, MemoryFileError, place_of
 
 APPLICATION_ID = 0x6A6C6962  # "jlib"; in the header of the file, where `file(1)` finds it too
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 
 # CHECK constraints and not STRICT tables check the types: SQLite before 3.37 cannot read a file with a STRICT
 # table, and a memory may move between machines. AUTOINCREMENT ensures that the id of a deleted trial is never
@@ -66,19 +66,35 @@ _REPORTS = f"""CREATE TABLE reports (
     {_CHECKSUM},
     UNIQUE (trial_id, step)
 )"""
+# A vote of a federated run, stored before it is sent: what a client has randomised once is never drawn again.
+_VOTES = f"""CREATE TABLE votes (
+    id INTEGER PRIMARY KEY,
+    task_id INTEGER NOT NULL UNIQUE REFERENCES tasks (id) ON DELETE CASCADE,
+    public TEXT NOT NULL CHECK (typeof(public) = 'text'),
+    selected TEXT NOT NULL CHECK (typeof(selected) = 'text'),
+    confirmed INTEGER NOT NULL CHECK (confirmed IN (0, 1)),
+    {_CHECKSUM}
+)"""
+_PUBLISHED = f"""CREATE TABLE published (
+    name TEXT PRIMARY KEY NOT NULL,
+    content TEXT NOT NULL CHECK (typeof(content) = 'text'),
+    {_CHECKSUM}
+)"""
 
 # The tables of each version that this jlibo reads. New columns are where ALTER TABLE puts them, so that a
 # migrated file and a new one have the same schema.
 _TASKS_2 = _TASKS.format(added=f", {_CHECKSUM}")
+_TABLES_3 = {
+    "meta": _META,
+    "tasks": _TASKS_2,
+    "trials": _TRIALS.format(added=f" {', '.join((_CLAIMS, _CHECKSUM, *_OUTCOME))},"),
+    "reports": _REPORTS,
+}
 TABLES: dict[int, dict[str, str]] = {
     1: {"meta": _META, "tasks": _TASKS.format(added=""), "trials": _TRIALS.format(added="")},
     2: {"meta": _META, "tasks": _TASKS_2, "trials": _TRIALS.format(added=f" {_CLAIMS}, {_CHECKSUM},")},
-    3: {
-        "meta": _META,
-        "tasks": _TASKS_2,
-        "trials": _TRIALS.format(added=f" {', '.join((_CLAIMS, _CHECKSUM, *_OUTCOME))},"),
-        "reports": _REPORTS,
-    },
+    3: _TABLES_3,
+    4: {**_TABLES_3, "votes": _VOTES, "published": _PUBLISHED},
 }
 SINCE = {"claims": 2, "error": 3, "stopped": 3, "estimate": 3}
 """The version that added a column, for the columns with content that version 1 does not have."""
@@ -124,8 +140,18 @@ def _from_2_to_3(database: sqlite3.Connection) -> None:
     database.execute(_REPORTS)
 
 
+def _from_3_to_4(database: sqlite3.Connection) -> None:
+    """Add the votes of a federated run, and what its server published."""
+    database.execute(_VOTES)
+    database.execute(_PUBLISHED)
+
+
 # The function that migrates each version to the next, inside the transaction that sets the version.
-MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {1: _from_1_to_2, 2: _from_2_to_3}
+MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {
+    1: _from_1_to_2,
+    2: _from_2_to_3,
+    3: _from_3_to_4,
+}
 
 
 FORMAT = FileFormat(WORDS, APPLICATION_ID, TABLES, has_counters=True)
