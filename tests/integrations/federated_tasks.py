@@ -9,35 +9,48 @@ from jlibo.federated import BallotFile, BallotRules, Vote
 from jlibo.tune import federated
 
 SPACE = jlibo.SearchSpace(
-    rate=jlibo.Float(1e-4, 1, log=True), depth=jlibo.Float(1, 9), width=jlibo.Float(0, 1), decay=jlibo.Float(0, 1)
+    param_rate=jlibo.Float(1e-4, 1, log=True),
+    param_depth=jlibo.Float(1, 9),
+    param_width=jlibo.Float(0, 1),
+    param_decay=jlibo.Float(0, 1),
 )
 NUM_TRIALS = 40
 
 
 def add_tasks(memory: Path, client: int, first: int, count: int) -> None:
-    """Add finished tasks to a memory: scores depend on `rate` and `depth` alone."""
-    if hasattr(federated, "stub_add"):
-        rng = np.random.default_rng((client, first))
-        from jlibo.federated import new_task_id
-        federated.stub_add(memory, [Vote(new_task_id(), tuple(sorted(map(int, rng.choice(10, 3, replace=False))))) for _ in range(count)])
-        return
+    """Add finished tasks to a memory: scores depend on two parameters, and in some tasks on a third."""
     with jlibo.Tuner(SPACE, memory=memory, mode="federated", seed=client) as tuner:
         for number in range(first, first + count):
             rng = np.random.default_rng((client, number))
             centre, slope = rng.uniform(1, 8), rng.uniform(0.5, 2)
-            configs = SPACE.sample(NUM_TRIALS, seed=int(rng.integers(2**31)))
-            scores = [-slope * np.log10(one["rate"]) - (one["depth"] - centre) ** 2 / 8 for one in configs]
+            configs = [SPACE.from_unit(point) for point in SPACE.sample_unit(NUM_TRIALS, rng=rng)]
+            extra = str(rng.choice(["param_width", "param_decay"]))
+            share = float(rng.choice([0.0, 3.0]))
+            scores = [
+                -slope * np.log10(one["param_rate"])
+                - (one["param_depth"] - centre) ** 2 / 8
+                + share * one[extra]
+                for one in configs
+            ]
             tuner.add_task(f"private-name-{client}-{number}", configs, scores)
 
 
 def rules(**changes) -> BallotRules:
-    return BallotRules(**{
-        "num_kernels": num_kernels(), "alpha": 0.4, "horizon": 1000, "num_explore": 4, "quorum": 5, "max_votes": 300
-    } | changes)
+    return BallotRules(
+        **{
+            "num_kernels": num_kernels(),
+            "alpha": 0.4,
+            "horizon": 1000,
+            "num_explore": 4,
+            "quorum": 5,
+            "max_votes": 300,
+        }
+        | changes
+    )
 
 
 def num_kernels() -> int:
-    return 12 if hasattr(federated, "stub_add") else federated.num_kernels(SPACE)
+    return federated.num_kernels(SPACE)
 
 
 def votes_of(memory: Path) -> list[Vote]:

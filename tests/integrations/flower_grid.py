@@ -29,7 +29,9 @@ def context(node: int, config: Mapping[str, Any]) -> Context:
 
 def answer_of(memory: Path) -> Callable[[Message], Message]:
     """Return the function by which a node answers a question: that of the client's app."""
-    return lambda question: client.answer(question, context(question.metadata.dst_node_id, {"memory": str(memory)}))
+    return lambda question: client.answer(
+        question, context(question.metadata.dst_node_id, {"memory": str(memory)})
+    )
 
 
 class LocalGrid:
@@ -40,7 +42,9 @@ class LocalGrid:
         self.sent: list[Message] = []
         self.replies: dict[str, Message] = {}
         self.drop: Callable[[Message], bool] = lambda _: False
-        TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1  # as in Flower's process of a server's app
+        TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = (
+            1  # as in Flower's process of a server's app
+        )
 
     def get_nodes(self) -> Iterable[Node]:
         return [Node(number, key) for number, (key, _) in self.nodes.items()]
@@ -67,7 +71,9 @@ class LocalGrid:
 
 def reply_with(content: RecordDict | Mapping[str, Any]) -> Callable[[Message], Message]:
     """Return the function of a node that answers every question with the same content."""
-    record = content if isinstance(content, RecordDict) else RecordDict({"jlibo": ConfigRecord(dict(content))})
+    record = (
+        content if isinstance(content, RecordDict) else RecordDict({"jlibo": ConfigRecord(dict(content))})
+    )
     return lambda question: Message(record, reply_to=question)
 
 

@@ -94,7 +94,10 @@ def test_votes_are_counted_once_though_they_are_repeated():
         assert [talk.step() for _ in range(3)] == [5, 5, 5]
         assert ballot.num_votes == 5
         assert ballot.counts() == (1, 1, 1, 1, 1, 0, 0, 5, 0, 0, 0, 0)
-        assert set(ballot.votes_by_client()) == {certificates.client_of(b"key 0"), certificates.client_of(b"key 1")}
+        assert set(ballot.votes_by_client()) == {
+            certificates.client_of(b"key 0"),
+            certificates.client_of(b"key 1"),
+        }
         questions = [records.read_question(message.content) for message in grid.sent]
     # The first two questions have no receipt; the next ones name the votes that are on the disk.
     assert [receipt for _, receipt in questions[:2]] == [None, None]
@@ -235,7 +238,9 @@ def test_certificates_are_those_of_the_hosts_and_the_authority(tmp_path):
     other = certificates.make_certificates(tmp_path / "other", ["127.0.0.1"])
     for host in ("127.0.0.1", "tuning.example"):
         assert handshake(made, made.authority, host) == "TLSv1.3"
-    with pytest.raises(ssl.SSLCertVerificationError, match="unable to get local issuer|self.signed|signature"):
+    with pytest.raises(
+        ssl.SSLCertVerificationError, match="unable to get local issuer|self.signed|signature"
+    ):
         handshake(made, other.authority, "127.0.0.1")
     with pytest.raises(ssl.SSLCertVerificationError, match="[Hh]ostname mismatch"):
         handshake(made, made.authority, "other.example")
@@ -260,7 +265,13 @@ def test_commands_are_private_by_default(tmp_path):
     link = commands.superlink_command(made, tmp_path / "link.db", host="127.0.0.1", port=1234)
     assert {"--enable-supernode-auth", "--disable-runtime-dependency-installation"} <= set(link)
     assert "--insecure" not in link and link[link.index("--host") + 1] == "127.0.0.1"
-    node = commands.supernode_command("host:1", made.authority, made.key, {"memory": str(tmp_path / "a b.db"), "max_selected": 5}, runtime_port=5)
+    node = commands.supernode_command(
+        "host:1",
+        made.authority,
+        made.key,
+        {"memory": str(tmp_path / "a b.db"), "max_selected": 5},
+        runtime_port=5,
+    )
     assert node[node.index("--host") + 1] == "127.0.0.1" and "--insecure" not in node
     assert node[-1] == f'memory="{tmp_path / "a b.db"}" max_selected=5'
     environment = commands.environment(tmp_path)

@@ -23,7 +23,9 @@ NUM_KILLS = 24
 def run(step, ballot, memories):
     """Run the program of `flower_steps` until it ends, and return its code."""
     command = [sys.executable, "-m", "tests.integrations.flower_steps", str(step), ballot, *memories]
-    return subprocess.run(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, timeout=120).returncode
+    cache = {"JLIBO_CACHE": "1", "XDG_CACHE_HOME": str(ballot.parent / "cache")}  # compile once
+    environment = os.environ | {"PYTHONPATH": str(ROOT)} | cache
+    return subprocess.run(command, cwd=ROOT, env=environment, timeout=120).returncode
 
 
 def test_kills_between_any_two_steps_lose_and_repeat_nothing(tmp_path):

@@ -88,9 +88,7 @@ def make_node_key(path: Path) -> Path:
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
     )
-    public = key.public_key().public_bytes(
-        serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
-    )
+    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
     path.parent.mkdir(parents=True, exist_ok=True)
     _write(path, private, 0o600)
     _write(path.with_name(path.name + ".pub"), public + b"\n", 0o644)

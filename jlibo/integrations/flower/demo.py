@@ -1,23 +1,23 @@
 """A demonstration: a server and three clinics as processes on this machine, each tuning tasks of its own.
 
-    python -m jlibo.integrations.flower demo
+python -m jlibo.integrations.flower demo
 """
 
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 from jlibo.federated import BallotFile, BallotRules
-from jlibo.integrations.flower import commands
 from jlibo.integrations.flower.certificates import client_of
 from jlibo.integrations.flower.local import LocalFederation
-from jlibo.tune import SearchSpace, Tuner, federated
+from jlibo.tune import SearchSpace, Tuner
 from jlibo.tune.model import make_model
 from jlibo.tune.space import Float
 
@@ -25,16 +25,16 @@ SPACE = SearchSpace(
     rate=Float(1e-4, 1, log=True), depth=Float(1, 10), dropout=Float(0, 0.9), decay=Float(1e-6, 1, log=True)
 )
 CLINICS = ("north", "south", "east")
-NUM_TASKS, BUDGET, QUORUM, ALPHA = 4, 24, 4, 0.5
-_MOST_SECONDS = 240.0
+NUM_TASKS, BUDGET, QUORUM, ALPHA = 10, 24, 4, 0.35
+_TRAINING_SECONDS, _MOST_SECONDS = 0.2, 240.0
 
 
-def score(params: dict[str, float], task: np.random.Generator) -> float:
-    """Return the score of a configuration: `rate` and `depth` matter in every task, the others in none."""
+def score(params: Mapping[str, Any], task: np.random.Generator, *, dropout: float) -> float:
+    """Return the score of a configuration: `rate` and `depth` matter in every task, `dropout` in the north."""
     best_rate, best_depth = task.uniform(-3, -1), task.uniform(3, 8)
     rate = np.log10(params["rate"]) - best_rate
     depth = (params["depth"] - best_depth) / 3
-    return float(-(rate**2) - depth**2)
+    return float(-(rate**2) - depth**2 - dropout * params["dropout"])
 
 
 def tune(clinic: int, memory: Path) -> None:
@@ -43,7 +43,9 @@ def tune(clinic: int, memory: Path) -> None:
         for number in range(NUM_TASKS):
             task = tuner.task(f"{CLINICS[clinic]} {number}", BUDGET)
             for trial in task:
-                task.tell(trial, score(trial.params, np.random.default_rng((clinic, number))))
+                time.sleep(_TRAINING_SECONDS)
+                random = np.random.default_rng((clinic, number))
+                task.tell(trial, score(trial.params, random, dropout=0.0 if clinic else 3.0))
 
 
 def main() -> int:
@@ -79,21 +81,22 @@ def main() -> int:
 
 def _watch(console: Console, ballot: BallotFile, clients: dict[str, str], names: Sequence[str]) -> bool:
     """Print a line whenever votes were counted; return whether all tasks have voted in time."""
-    start, num_votes = time.monotonic(), -1
-    console.print(f"{'time':>6}  votes  {'  '.join(f'{name:>5}' for name in clients)}  kernel of the next tasks")
+    start, num_votes, before = time.monotonic(), -1, frozenset(range(len(names)))
+    console.print(
+        f"{'time':>6}  votes  {'  '.join(f'{name:>5}' for name in clients)}  kernel of the next tasks"
+    )
     while num_votes < NUM_TASKS * len(CLINICS) and time.monotonic() < start + _MOST_SECONDS:
-        if ballot.num_votes != num_votes:
-            announcement, by_client = ballot.announcement(), ballot.votes_by_client()
-            num_votes = announcement.num_clients
+        announcement, by_client = ballot.announcement(), ballot.votes_by_client()
+        if announcement.num_clients != num_votes:
+            num_votes, support = announcement.num_clients, frozenset(announcement.support)
             own = "  ".join(f"{by_client.get(client, 0):>5}" for client in clients.values())
             elected = ", ".join(names[index] for index in announcement.support) or "none: the full kernel"
             if num_votes < QUORUM:
-                elected = f"full, until {QUORUM} votes"
-            console.print(
-                f"{time.monotonic() - start:5.0f}s  {num_votes:>5}  {own}  {elected}",
-                highlight=False,
-                soft_wrap=True,
-            )
+                elected = f"full, until there are {QUORUM} votes"
+            seconds, changes = time.monotonic() - start, "" if support == before else "  <- elected anew"
+            line = f"{seconds:5.0f}s  {num_votes:>5}  {own}  {elected}{changes}"
+            console.print(line, highlight=False, soft_wrap=True)
+            before = support
         time.sleep(0.5)
     return num_votes == NUM_TASKS * len(CLINICS)
 

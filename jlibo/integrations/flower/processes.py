@@ -92,7 +92,9 @@ class Processes:
 
     def end(self, *, timeout: float = 15.0) -> None:
         """Ask all processes to end, and kill those that are left after `timeout` seconds."""
-        for number in self.running().keys() | {one.pid for one in self._started.values() if one.poll() is None}:
+        for number in self.running().keys() | {
+            one.pid for one in self._started.values() if one.poll() is None
+        }:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(number, signal.SIGTERM)
         end = time.monotonic() + timeout
