@@ -1,4 +1,4 @@
-"""A node that sends other votes than its own: `write_node` makes it run instead of jlibo's app of a node."""
+"""A node that sends other votes than its own, in the answer of jlibo's app."""
 
 import os
 from pathlib import Path
@@ -16,7 +16,7 @@ if os.path.basename(sys.argv[0] if hasattr(sys, "argv") else "").startswith("flw
 
 
 def environment(folder: Path, forged_votes: str) -> dict[str, str]:
-    """Return variables with which the processes of a node answer `forged_votes` (JSON) before its own votes."""
+    """Return variables with which a node answers `forged_votes` (a list in JSON) before its own votes."""
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(_SITE)
     path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])

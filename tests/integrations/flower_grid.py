@@ -69,7 +69,7 @@ class LocalGrid:
         return [self.replies.pop(name) for name in list(message_ids) if name in self.replies]
 
 
-def reply_with(content: RecordDict | Mapping[str, Any]) -> Callable[[Message], Message]:
+def reply_with(content: Mapping[str, Any]) -> Callable[[Message], Message]:
     """Return the function of a node that answers every question with the same content."""
     record = (
         content if isinstance(content, RecordDict) else RecordDict({"jlibo": ConfigRecord(dict(content))})

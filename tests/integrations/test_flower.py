@@ -22,7 +22,7 @@ from flwr.app import ConfigRecord, MetricRecord, RecordDict
 from jlibo.federated import Announcement, BallotFile, BallotRules, MessageError, Receipt, Vote, new_task_id
 from jlibo.integrations.flower import certificates, client, commands, records, server
 from jlibo.integrations.flower.processes import Processes, free_port, wait_for_port
-from tests.integrations.flower_grid import LocalGrid, answer_of, context, reply_with
+from tests.integrations.flower_grid import LocalGrid, context, reply_with
 
 ANNOUNCEMENT = Announcement(num_kernels=12, support=(2, 5), num_explore=10, num_clients=57)
 RULES = BallotRules(num_kernels=12, alpha=0.3, horizon=100, num_explore=4, quorum=2, max_votes=50)
@@ -74,7 +74,7 @@ def test_an_answer_with_other_records_is_refused():
 def test_a_question_of_another_version_is_refused():
     content = json.loads(ANNOUNCEMENT.to_bytes()) | {"protocol": 2}
     newer = RecordDict({"jlibo": ConfigRecord({"announcement": json.dumps(content).encode()})})
-    with pytest.raises(MessageError, match="version 1 .* got 2; update jlibo"):
+    with pytest.raises(MessageError, match=r"version 1 .* got 2; update jlibo"):
         records.read_question(newer)
 
 
@@ -238,16 +238,14 @@ def test_certificates_are_those_of_the_hosts_and_the_authority(tmp_path):
     other = certificates.make_certificates(tmp_path / "other", ["127.0.0.1"])
     for host in ("127.0.0.1", "tuning.example"):
         assert handshake(made, made.authority, host) == "TLSv1.3"
-    with pytest.raises(
-        ssl.SSLCertVerificationError, match="unable to get local issuer|self.signed|signature"
-    ):
+    with pytest.raises(ssl.SSLCertVerificationError, match="certificate verify failed"):
         handshake(made, other.authority, "127.0.0.1")
-    with pytest.raises(ssl.SSLCertVerificationError, match="[Hh]ostname mismatch"):
+    with pytest.raises(ssl.SSLCertVerificationError, match=r"(?i)hostname mismatch"):
         handshake(made, made.authority, "other.example")
     if os.name == "posix":
         assert stat.S_IMODE(made.key.stat().st_mode) == 0o600
     for hosts, days in (([], 1), ("127.0.0.1", 1), (["a"], 0)):
-        with pytest.raises(ValueError, match="`hosts`|`num_days`"):
+        with pytest.raises(ValueError, match=r"`hosts`|`num_days`"):
             certificates.make_certificates(tmp_path / "bad", hosts, num_days=days)
 
 
@@ -307,10 +305,16 @@ def test_processes_end_with_all_that_they_started(tmp_path):
         assert not processes.running("one") and len(processes.running("two")) == 2
     assert not processes.running()
     for number in numbers:
-        with pytest.raises(ProcessLookupError):
-            while True:  # until the system has removed it
-                os.kill(number, 0)
-                time.sleep(0.05)
+        while is_alive(number):  # until the system has removed it
+            time.sleep(0.05)
+
+
+def is_alive(number):
+    try:
+        os.kill(number, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def test_waiting_for_a_port_ends_with_its_process():

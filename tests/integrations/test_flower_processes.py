@@ -138,6 +138,11 @@ def log_of(federation, name):
     return federation.processes.log(name).read_text(errors="replace")
 
 
+def says(federation, name, texts):
+    log = log_of(federation, name)
+    return all(text in log for text in texts)
+
+
 def tasks_in(federation):
     with contextlib.closing(sqlite3.connect(federation.folder / "ballot.db")) as database:
         return [task for (task,) in database.execute("SELECT task FROM votes")]
@@ -170,11 +175,8 @@ def test_nodes_that_are_not_admitted(federation):
         )
         command = commands.own_command("node", folder / name, *words, "--runtime-port", free_port())
         federation.processes.start(name, command, federation.environment)
-    for name, messages in REJECTED.items():
-        wait_until(
-            lambda name=name, texts=messages: all(text in log_of(federation, name) for text in texts),
-            federation,
-        )
+    for name, texts in REJECTED.items():
+        wait_until(lambda name=name, texts=texts: says(federation, name, texts), federation)
         federation.processes.kill(name)
     assert state_of(federation) == before
     assert len(votes_of(memory)) == 1
@@ -182,7 +184,7 @@ def test_nodes_that_are_not_admitted(federation):
 
 REJECTED = {
     "unregistered": ("Failed to activate SuperNode", "Is the key of this node registered with the server"),
-    "fooled": ("CERTIFICATE_VERIFY_FAILED", "is --authority the certificate of the server's authority?"),
+    "fooled": ("CERTIFICATE_VERIFY_FAILED", "Is --authority the certificate of the server's authority?"),
 }
 
 
@@ -216,7 +218,7 @@ def test_a_dishonest_node_changes_nothing(federation):
         "unknown field 'reward'",
         "version 1 of the protocol, but got 2; update jlibo",
     )
-    wait_until(lambda: all(text in log_of(federation, "run") for text in refusals), federation)
+    wait_until(lambda: says(federation, "run", refusals), federation)
     federation.processes.kill("dishonest")
     with ballot_of(federation) as ballot:
         expected = tuple(count + (index in own.selected) for index, count in enumerate(counts))

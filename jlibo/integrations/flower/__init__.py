@@ -5,6 +5,8 @@ asked, sent, counted and elected is decided in `jlibo.federated` and `jlibo.tune
 translates it into messages, apps and processes of Flower.
 """
 
+# pyright: reportMissingImports=false
+
 try:
     import flwr as flwr
 except ImportError as error:

@@ -11,9 +11,8 @@ from jlibo.integrations.flower import commands, demo
 from jlibo.integrations.flower.certificates import Certificates, client_of, make_certificates, make_node_key
 from jlibo.integrations.flower.processes import keep_running
 
-
 _NODE_HINT = """\
-Is the key of this node registered with the server, and is --authority the certificate of the server's authority?
+Is the key of this node registered with the server? Is --authority the certificate of the server's authority?
 A node that was killed is admitted again when the server has noticed that it is gone, after about a minute."""
 
 

@@ -1,4 +1,4 @@
-"""The app of a node: it gives the server's support to the local memory, and answers with the memory's votes."""
+"""The app of a node: it stores the server's support in the local memory, and answers with new votes."""
 
 # pyright: reportMissingImports=false
 

@@ -30,7 +30,7 @@ _TRAINING_SECONDS, _MOST_SECONDS = 0.2, 240.0
 
 
 def score(params: Mapping[str, Any], task: np.random.Generator, *, dropout: float) -> float:
-    """Return the score of a configuration: `rate` and `depth` matter in every task, `dropout` in the north."""
+    """Return the score of a configuration: `rate` and `depth` always matter, `dropout` in the north."""
     best_rate, best_depth = task.uniform(-3, -1), task.uniform(3, 8)
     rate = np.log10(params["rate"]) - best_rate
     depth = (params["depth"] - best_depth) / 3
