@@ -1,22 +1,24 @@
-"""The command line: `jlibo list`, `jlibo reproduce`, `jlibo sweep`, `jlibo memory`, `jlibo theory`."""
+"""The command line: `jlibo list`, `reproduce`, `sweep`, `memory`, `theory`, `federated`."""
 
 import argparse
 import functools
 import sys
 from typing import Any, NoReturn, final
 
+from jlibo.cli import federated as federated_cli
 from jlibo.cli import memory as memory_cli
 from jlibo.cli import reproduce as reproduce_cli
 from jlibo.cli import sweep as sweep_cli
 from jlibo.cli import theory as theory_cli
 from jlibo.cli.failures import UsageError as UsageError
 from jlibo.cli.failures import run_safely
+from jlibo.federated import BallotFileError
 from jlibo.printable import printable
 from jlibo.startup import imported
 from jlibo.tune.memory.memory import MemoryFileError
 from jlibo.version import __version__
 
-USAGE_ERRORS = (MemoryFileError, *reproduce_cli.REPRODUCE_ERRORS, *sweep_cli.SWEEP_ERRORS)
+USAGE_ERRORS = (MemoryFileError, BallotFileError, *reproduce_cli.REPRODUCE_ERRORS, *sweep_cli.SWEEP_ERRORS)
 """Errors that the user can fix; the message says how."""
 
 
@@ -76,4 +78,5 @@ def _parser() -> argparse.ArgumentParser:
     sweep_cli.add_parser(commands)
     memory_cli.add_parser(commands)
     theory_cli.add_parser(commands)
+    federated_cli.add_parser(commands)
     return parser

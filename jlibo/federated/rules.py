@@ -13,6 +13,9 @@ from jlibo.strict_json import strict_json
 MECHANISMS = ("none", "toeplitz", "gnmax", "local")
 """How the vote is made private; see `BallotRules.mechanism`."""
 
+LONGEST_PRIVATE = 10**6
+"""Largest horizon of a ballot with noise, whose calibration takes memory in proportion to it."""
+
 
 @final
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -70,6 +73,8 @@ class BallotRules:
             object.__setattr__(self, name, int(value))
         if self.num_kernels > MAX_KERNELS:
             fail("num_kernels", f"at most {MAX_KERNELS}", self.num_kernels)
+        if self.mechanism in ("toeplitz", "gnmax") and self.horizon > LONGEST_PRIVATE:
+            fail("horizon", f"at most {LONGEST_PRIVATE} with mechanism={self.mechanism!r}", self.horizon)
         _set_number(self, "alpha", at_least=0, at_most=1)
         for name, choices in (("mechanism", MECHANISMS), ("neighbours", NEIGHBOURS)):
             if getattr(self, name) not in choices:

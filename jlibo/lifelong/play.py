@@ -16,14 +16,11 @@ from jlibo.belief.scaling import RAW, AbstractScaling
 from jlibo.checks import check_count, fail
 from jlibo.envs.base import AbstractEnv, check_num_tasks
 from jlibo.features import AbstractFeatures
-from jlibo.lifelong.one_task import TaskResult, draw_task, run_task
+from jlibo.lifelong.one_task import TaskResult, draw_task, learner_key, run_task
 from jlibo.meta.base import AbstractMetaLearner, MetaInfo, RunSizes, TaskData, check_state, only_present
 from jlibo.meta.exploration import AbstractExploration
 from jlibo.meta.rows import settled
 from jlibo.policies.base import AbstractPolicy
-
-LEARNER_STREAM = 0x6E6F6973
-"""Number by which the stream of the learners' draws differs from that of the tasks."""
 
 
 @final
@@ -241,14 +238,6 @@ def _lifelong_result(number: int, results: TaskResult, info: MetaInfo, state, co
         num_steps=info.num_steps,
         carry=state,
     )
-
-
-def learner_key(key: PRNGKeyArray, index: Int[Array, ""]) -> PRNGKeyArray:
-    """Return the key for what learners draw after task `index`, the same for all agents.
-
-    It is independent of the keys of the task itself, so a learner without noise plays the same run.
-    """
-    return jax.random.fold_in(jax.random.fold_in(key, LEARNER_STREAM), index)
 
 
 def _stack(trees: list) -> Any:

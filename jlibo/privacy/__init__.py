@@ -1,5 +1,6 @@
 """Differential privacy of votes that are released after every task: calibration, and mechanisms."""
 
+from jlibo.privacy.calibration import NEIGHBOURS as NEIGHBOURS
 from jlibo.privacy.calibration import flip_epsilon as flip_epsilon
 from jlibo.privacy.calibration import flip_probability as flip_probability
 from jlibo.privacy.calibration import gaussian_delta as gaussian_delta

@@ -140,9 +140,14 @@ def toeplitz_norm(horizon: int, *, votes: int = 1, separation: int = 1) -> float
     """
     check_count("votes", votes)
     check_count("separation", separation)
-    weights, total = toeplitz_weights(horizon), np.zeros(horizon)
-    for start in range(0, min(horizon, votes * separation), separation):
-        total[start:] += weights[: horizon - start]
+    weights = toeplitz_weights(horizon)
+    if separation == 1:
+        sums = np.concatenate([[0.0], np.cumsum(weights)])
+        total = sums[1:] - sums[np.maximum(np.arange(1, horizon + 1) - votes, 0)]
+    else:
+        total = np.zeros(horizon)
+        for start in range(0, min(horizon, votes * separation), separation):
+            total[start:] += weights[: horizon - start]
     return float(np.sqrt((total**2).sum()))
 
 
