@@ -17,7 +17,7 @@ from jlibo.checks import check_count, fail
 from jlibo.envs.base import AbstractEnv, check_num_tasks
 from jlibo.envs.linear.base import LinearEnv
 from jlibo.features import AbstractFeatures
-from jlibo.lifelong.one_task import draw_task, run_task
+from jlibo.lifelong.one_task import draw_task, learner_key, run_task
 from jlibo.meta.base import AbstractMetaLearner, MetaInfo, RunSizes, TaskData, check_state, only_present
 from jlibo.meta.exploration import AbstractExploration
 from jlibo.meta.rows import settled
@@ -206,7 +206,9 @@ def play_tasks(
         for number, (name, learner, sizes) in enumerate(agents):
             result = jax.tree.map(lambda leaf, number=number: leaf[number], results)
             state, scale_state = states[name]
-            data = TaskData(task_features[result.actions], result.rewards, result.explored)
+            data = TaskData(
+                task_features[result.actions], result.rewards, result.explored, key=learner_key(key, index)
+            )
             usable = jnp.isfinite(result.rewards) & jnp.isfinite(result.regret)
             if not env.always_finite:
                 data = only_present(data, usable)
