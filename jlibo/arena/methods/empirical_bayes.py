@@ -25,9 +25,9 @@ class EmpiricalBayes(AbstractStatisticsLearner):
 
     Before the first task, and as a regulariser of strength `prior_tasks`, the covariance is that of weights
     of expected squared norm `norm_bound`^2 without preferred direction. With "low-rank", EM itself has no
-    regulariser, and starts from the subspace of ridge estimates. The prior has the moments of a mixture of its
-    answer and the wide prior, which counts as `prior_tasks` tasks: the weights of few tasks fit a subspace,
-    or a single point, too well.
+    regulariser, and starts from the subspace of ridge estimates. The prior has the moments of a mixture of
+    its answer and the wide prior, which counts as `prior_tasks` tasks: few tasks fit a subspace, or a single
+    point, too well.
 
     **Arguments:** the fields below.
 
