@@ -39,7 +39,6 @@ from jlibo import (
     TheoreticalNu,
     Uniform,
     full_prior,
-    privacy,
 )
 
 FEATURES = Cosine(4)
@@ -94,15 +93,6 @@ LEARNERS = {
         0.1 + 0.1 * seed, 0.05, lam_scaling="bracket", omega_scaling="rewards", exploration=FEW, tol=1e-9
     ),
     "federated": lambda seed: FederatedMetaKGL(0.1 + 0.1 * seed, 0.05, 0.5, data="all", tol=1e-9),
-    "federated_toeplitz": lambda seed: FederatedMetaKGL(
-        0.1 + 0.1 * seed, 0.05, 0.5, data="all", tol=1e-9, mechanism=privacy.ToeplitzNoise(50.0 + seed, 0.1)
-    ),
-    "federated_gnmax": lambda seed: FederatedMetaKGL(
-        0.1 + 0.1 * seed, 0.05, 0.5, data="all", tol=1e-9, mechanism=privacy.GNMaxNoise(50.0 + seed, 0.1)
-    ),
-    "federated_local": lambda seed: FederatedMetaKGL(
-        0.1 + 0.1 * seed, 0.05, 0.5, data="all", tol=1e-9, mechanism=privacy.RandomisedResponse(20.0 + seed)
-    ),
     "meta_kel": lambda seed: MetaKeL(0.2 + 0.1 * seed, data="all", exploration=FEW, tol=1e-9),
     "self_tuned": lambda seed: SelfTunedMetaKGL(0.1 + 0.1 * seed, exploration=FEW),
     "adaptive": lambda seed: AdaptiveMetaKGL(0.1 + 0.1 * seed, 0.1 + 0.1 * seed),
