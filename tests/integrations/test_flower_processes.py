@@ -19,7 +19,7 @@ from jlibo.integrations.flower.local import LocalFederation
 from jlibo.integrations.flower.processes import Processes, free_port, wait_for_port
 from jlibo.tune import federated
 from tests.integrations import flower_dishonest
-from tests.integrations.federated_tasks import add_tasks, elected, rules, votes_of
+from tests.integrations.federated_tasks import add_tasks, elected, num_kernels, rules, simulated, votes_of
 from tests.integrations.flower_wire import Proxy
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
@@ -81,7 +81,7 @@ def num_votes(federation):
 # The tests share a federation, so that it starts once: each leaves it with all of its nodes running.
 
 
-def test_three_nodes_elect_what_the_core_elects(federation):
+def test_three_nodes_elect_what_core_and_simulation_elect(federation):
     memories = {name: memory_of(federation, name) for name in NAMES}
     expected = elected(memories)  # votes are made once: they are what the nodes send
     assert expected.num_votes == 18
@@ -89,6 +89,8 @@ def test_three_nodes_elect_what_the_core_elects(federation):
     with ballot_of(federation) as ballot:
         assert ballot.counts() == expected.counts()
         assert ballot.announcement() == expected.announcement()
+        assert (ballot.counts(), ballot.announcement().support) == simulated(memories)
+        assert 0 < len(ballot.announcement().support) < num_kernels()
         keys = {name: federation.folder / name / "key.pub" for name in NAMES}
         assert ballot.votes_by_client() == {client_of(key): 6 for key in keys.values()}
     # The nodes know what was elected, and have nothing left to send.
