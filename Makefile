@@ -155,7 +155,7 @@ test-trackers: $(TRACKERS_VENV)/.installed ## the tests with MLflow and wandb, i
 	  "tests/test_docs.py::test_python_blocks_run[docs/how-to/track-runs.md]"
 
 test-federated: $(FEDERATED_VENV)/.installed ## the tests with Flower's processes, in an environment of their own
-	@"$(FEDERATED_VENV)/bin/python" -m pytest -m "slow or not slow" --timeout 300 tests/integrations/test_flower*.py
+	@"$(FEDERATED_VENV)/bin/python" -m pytest -m "slow or not slow" --timeout 600 tests/integrations/test_flower*.py
 
 test-pythons: ## the tests on every supported Python that is here or that uv can fetch
 	@missing=""; failed=""; tested=""; \

@@ -70,7 +70,7 @@ def elected(memories: dict[str, Path]) -> BallotFile:
 
 
 def simulated(memories: dict[str, Path]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return counts and support of the simulator's F-Meta-KGL, whose clients are the tasks of the memories."""
+    """Return counts and support of the simulator's F-Meta-KGL, whose clients are the memories' tasks."""
     settings, model = jlibo.tune.ClientSettings(), make_model(SPACE, mode="federated")
     sizes = model.sizes(1, NUM_TRIALS)
     ballot = None

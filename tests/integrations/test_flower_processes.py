@@ -22,7 +22,7 @@ from tests.integrations import flower_dishonest
 from tests.integrations.federated_tasks import add_tasks, elected, num_kernels, rules, simulated, votes_of
 from tests.integrations.flower_wire import Proxy
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 NAMES = ("alpha", "beta", "gamma")
 SECONDS = {"seconds": 1.0, "timeout": 20.0}
 
@@ -62,7 +62,7 @@ def ballot_of(federation):
     return BallotFile.open_existing(federation.folder / "ballot.db", write=False)
 
 
-def wait_until(condition, federation, *, seconds=150):
+def wait_until(condition, federation, *, seconds=240):
     """Wait until a condition holds; the message of a failure has the ends of all logs."""
     end = time.monotonic() + seconds
     while not condition():
@@ -266,7 +266,7 @@ def test_indices_and_ids_cross_the_wire_and_nothing_else(tmp_path):
         processes.start("node", node, commands.environment(tmp_path / "node"))
         run = commands.own_command("run", home, tmp_path / "ballot.db", "--seconds", 1.0)
         processes.start("run", run, commands.environment(home))
-        end = time.monotonic() + 120
+        end = time.monotonic() + 240
         while votes_of(memory) and time.monotonic() < end:
             time.sleep(0.2)
         processes.kill("node")
