@@ -321,3 +321,54 @@ def test_waiting_for_a_port_ends_with_its_process():
     process = subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
     with pytest.raises(RuntimeError, match="ended with code 3"):
         wait_for_port(free_port(), process)
+
+
+KEEPER = """
+import os, sys
+from jlibo.integrations.flower.processes import keep_running
+keep_running([sys.executable, "-c", sys.argv[1]], dict(os.environ), hint="look here", pause=0.1)
+"""
+STARTER = """
+import os, sys, time
+from pathlib import Path
+from jlibo.integrations.flower.processes import Processes
+Processes(Path(sys.argv[1])).start("kept", [sys.executable, "-c", *sys.argv[2:]], dict(os.environ))
+time.sleep(600)
+"""
+
+
+def test_a_process_is_started_again_until_it_is_asked_to_end(tmp_path):
+    with Processes(tmp_path) as processes:
+        process = processes.start(
+            "kept", [sys.executable, "-c", KEEPER, "print('hello'); raise SystemExit(3)"], dict(os.environ)
+        )
+        while processes.log("kept").read_text().count("hello") < 3:
+            time.sleep(0.05)
+        process.terminate()
+        assert process.wait(30) == 0
+        text = processes.log("kept").read_text()
+    assert "ended with code 3. It is started again in 0.1 seconds.\nlook here\nhello" in text
+
+
+def test_processes_end_when_their_starter_is_killed(tmp_path):
+    command = "import time; print('hello', flush=True); time.sleep(600)"
+    starter = subprocess.Popen([sys.executable, "-c", STARTER, tmp_path, KEEPER, command])
+    log = tmp_path / "kept.log"
+    while not log.exists() or "hello" not in log.read_text():
+        time.sleep(0.05)
+    marked = {
+        number for number in map(int, filter(str.isdigit, os.listdir("/proc"))) if is_marked(number, tmp_path)
+    }
+    starter.kill()
+    starter.wait()
+    assert marked
+    while any(is_alive(number) for number in marked):
+        time.sleep(0.05)
+
+
+def is_marked(number, folder):
+    """Whether a process writes to a log in a folder."""
+    try:
+        return os.readlink(f"/proc/{number}/fd/1").startswith(str(folder))
+    except OSError:
+        return False
