@@ -19,10 +19,13 @@ import pytest
 from jax import export
 
 import jlibo
-from jlibo import theory
+from jlibo import arena, theory
+from jlibo.actions import BoxActions
+from jlibo.arena import Schedule, estimators, methods, run_rounds
 from jlibo.belief import posterior as gp
 from jlibo.belief.moments import Moments
 from jlibo.belief.prior import semidefinite_cholesky
+from jlibo.envs.linear import BoxArms, FreshArms, KernelWeights, LinearEnv, LowRankWeights
 from jlibo.experiments import find, recovery
 from jlibo.experiments.run import ExperimentRun
 from jlibo.lifelong.loop import run_agents
@@ -58,6 +61,32 @@ LEARNERS = {
     "MetaKeL": jlibo.MetaKeL(0.1),
     "SelfTunedMetaKGL": jlibo.SelfTunedMetaKGL(num_lams=2),
     "AdaptiveMetaKGL": jlibo.AdaptiveMetaKGL(num_lams=2, num_steps=2),
+}
+
+RIVALS = {
+    "HierarchicalPrior": methods.HierarchicalPrior(
+        jlibo.Prior(np.zeros(NUM_FEATURES), np.ones(NUM_FEATURES)), jnp.eye(NUM_FEATURES), 0.1
+    ),
+    "EmpiricalBayes": methods.EmpiricalBayes(0.1, 1.0),
+    "EmpiricalBayes, low rank": methods.EmpiricalBayes(0.1, 1.0, "low-rank", 2),
+    "TaskMomentsPrior": methods.TaskMomentsPrior(0.1, jlibo.full_prior(GROUPS), data="all"),
+    "LikelihoodPrior": methods.LikelihoodPrior(0.1, 1.0),
+    "LikelihoodPrior, functions": methods.LikelihoodPrior(
+        0.1, 1.0, hyper=estimators.HyperPrior.on_functions(np.eye(NUM_FEATURES), np.eye(NUM_FEATURES), 0.1)
+    ),
+    "PredictivePrior": methods.PredictivePrior(0.1, 1.0, num_steps=2),
+    "TraceNormPrior": methods.TraceNormPrior(1.0),
+}
+JOINT_LEARNERS = {
+    "JointHierarchy": methods.JointHierarchy(
+        jlibo.Prior(np.zeros(NUM_FEATURES), np.ones(NUM_FEATURES)), jnp.eye(NUM_FEATURES), 0.1
+    ),
+    "ExploreThenCommit": methods.ExploreThenCommit((2, 2, 2), 2, 2),
+    "ExploreThenCommit, moment": methods.ExploreThenCommit((2, 2, 2), 2, 2, "moment"),
+    "PhasedGreedy": methods.PhasedGreedy(2),
+    "JointOful": methods.JointOful(0.1, 2),
+    "TraceNormGreedy": methods.TraceNormGreedy(),
+    "DoublyRobustLasso": methods.DoublyRobustLasso(first_steps=2),
 }
 
 
@@ -114,6 +143,43 @@ def of_learner(learner):
             floats(HORIZON),
             booleans(HORIZON),
         ),
+    )
+
+
+def of_action_sets(data):
+    """A run on a box, and runs of the arena on fresh contexts, a ball and an ellipsoid."""
+    key = key_of(data)
+    weights = KernelWeights.draw(GROUPS, support_size=2, key=key)
+    actions = BoxActions(FEATURES, num_candidates=8, num_starts=2, num_steps=2)
+    box = LinearEnv(weights, BoxArms(actions), 0.1)
+    rest = dict(num_tasks=2, horizon=3, key=key)
+    learner, scaling = LEARNERS["AdaptiveMetaKGL"], jlibo.Standardise()
+    run = jlibo.run_lifelong(box, FEATURES, POLICIES["GPUCB"], learner, scaling=scaling, **rest)
+    sized = {name: one.sized(num_tasks=2, horizon=3) for name, one in arena.ENVIRONMENTS.items()}
+    names = ("low-rank-contexts", "low-rank-ball", "low-rank-ellipsoid", "gaussian-arms")
+    played = [arena.run_method(sized[name], arena.METHODS["oracle"], key=key) for name in names]
+    together = arena.OneAfterAnother(LEARNERS["MetaKGL"], POLICIES["GPTS"])
+    return run.regret, played, run_rounds(box, together, Schedule.concurrent(2, 3), key=key).regret
+
+
+def of_joint_learner(learner):
+    def run(learner, data):
+        key = key_of(data)
+        weights = LowRankWeights.draw(num_features=NUM_FEATURES, rank=2, key=key)
+        env = LinearEnv(weights, FreshArms(4, NUM_FEATURES), 0.1)
+        return run_rounds(env, learner, Schedule.concurrent(NUM_TASKS, HORIZON), key=key).regret
+
+    return Entry(partial(with_static, learner, run), (shapes_of(learner), KEY), ("_run_compiled",))
+
+
+def estimates(gram, moment, squares, count, arms):
+    stats = estimators.TaskStatistics(gram, moment, squares, count)
+    inverse = jnp.broadcast_to(jnp.eye(NUM_FEATURES, dtype=gram.dtype), gram.shape)
+    return (
+        estimators.trace_norm_least_squares(stats, 0.1),
+        estimators.group_lasso_of(stats, 0.1),
+        estimators.joint_choice(arms, moment, inverse, 1.0),
+        estimators.top_subspace(gram[0], 2),
     )
 
 
@@ -315,6 +381,17 @@ INSIGHT_SHAPES = (
 ENTRIES: dict[str, Callable[[], Entry]] = {
     **{f"policy {name}": partial(of_policy, policy) for name, policy in POLICIES.items()},
     **{f"learner {name}": partial(of_learner, learner) for name, learner in LEARNERS.items()},
+    **{f"rival {name}": partial(of_learner, learner) for name, learner in RIVALS.items()},
+    **{f"joint {name}": partial(of_joint_learner, learner) for name, learner in JOINT_LEARNERS.items()},
+    "action sets": lambda: Entry(of_action_sets, (KEY,)),
+    "arena estimates": lambda: Entry(
+        estimates,
+        (
+            floats(NUM_TASKS, NUM_FEATURES, NUM_FEATURES),
+            *(floats(NUM_TASKS, NUM_FEATURES), floats(NUM_TASKS), floats(NUM_TASKS)),
+            floats(NUM_TASKS, 4, NUM_FEATURES),
+        ),
+    ),
     "maximise GPUCB": partial(box, POLICIES["GPUCB"]),
     "maximise GPTS": partial(box, POLICIES["GPTS"]),
     "group_lasso": partial(solver, jlibo.group_lasso),
@@ -353,7 +430,7 @@ ENTRIES: dict[str, Callable[[], Entry]] = {
         (jax.ShapeDtypeStruct((4, 2), jnp.uint32),),
     ),
     "run_agents, without repeats": lambda: Entry(
-        partial(lifelong, ("MetaKGL",), repeats=False), (KEY,), ("_draw_coefficients", "_draw_support")
+        partial(lifelong, ("MetaKGL",), repeats=False), (KEY,), ("draw_coefficients", "draw_support")
     ),
     "run_lifelong, a table": lambda: Entry(table_run, (floats(NUM_TASKS, 9), KEY)),
     "run_lifelong, functions": lambda: Entry(function_run, (KEY,)),

@@ -55,37 +55,51 @@ def _thousandths(mean: float, error: float) -> str:
     return f"{1e3 * mean:.1f}" + ("" if np.isnan(error) else f" ± {1e3 * error:.1f}")
 
 
-def summary_tables(rows: dict[str, Row], marks: list[int]) -> str:
-    """Return the Markdown tables of one study, or of the mean over several."""
-    marks = marks[: len(next(iter(rows.values())).regret)]
-    head = ["trials", *map(str, marks)]
+def _label(name: str, row: Row) -> str:
+    return name if row.num_groups is None else f"{name} ({row.num_groups})"
 
-    def label(name: str) -> str:
-        few = rows[name].num_groups
-        return name if few is None else f"{name} ({few})"
 
-    def lowest(field: str) -> np.ndarray:
-        return np.min([getattr(row, field) for row in rows.values()], axis=0)
+def _bold(cell: str, is_best: bool) -> str:
+    return f"**{cell}**" if is_best else cell
 
-    def bold(cell: str, is_best: bool) -> str:
-        return f"**{cell}**" if is_best else cell
 
-    best, best_rank = lowest("regret"), lowest("rank")
-    regret = [
-        [label(name)]
+def _regret_rows(rows: dict[str, Row]) -> list[list[str]]:
+    """Return the cells of the regret of each method, the lowest at each mark in bold."""
+    best = np.min([row.regret for row in rows.values()], axis=0)
+    return [
+        [_label(name, row)]
         + [
-            bold(_thousandths(mean, error), mean == least)
+            _bold(_thousandths(mean, error), mean == least)
             for mean, error, least in zip(row.regret, row.error, best, strict=True)
         ]
         for name, row in rows.items()
     ]
+
+
+def stacked_table(tables: dict[str, dict[str, Row]], marks: list[int]) -> str:
+    """Return the regret of all tables as one Markdown table; short tables have empty cells at the end."""
+    body = []
+    for table, rows in tables.items():
+        for number, cells in enumerate(_regret_rows(rows)):
+            padding = [""] * (1 + len(marks) - len(cells))
+            body.append([table if number == 0 else "", *cells, *padding])
+    return markdown_table(["table", "method", *map(str, marks)], body)
+
+
+def summary_tables(rows: dict[str, Row], marks: list[int]) -> str:
+    """Return the Markdown tables of one study, or of the mean over several."""
+    marks = marks[: len(next(iter(rows.values())).regret)]
+    head = ["trials", *map(str, marks)]
+    best_rank = np.min([row.rank for row in rows.values()], axis=0)
+    regret = _regret_rows(rows)
     rank = [
-        [label(name)] + [bold(f"{r:.2f}", r == least) for r, least in zip(row.rank, best_rank, strict=True)]
+        [_label(name, row)]
+        + [_bold(f"{r:.2f}", r == least) for r, least in zip(row.rank, best_rank, strict=True)]
         for name, row in rows.items()
     ]
     paired = {name: row for name, row in rows.items() if row.baseline is not None}
     difference = [
-        [f"{label(name)} - {row.baseline}"]
+        [f"{_label(name, row)} - {row.baseline}"]
         + [
             _thousandths(mean, error)
             for mean, error in zip(row.difference, row.difference_error, strict=True)
@@ -93,7 +107,8 @@ def summary_tables(rows: dict[str, Row], marks: list[int]) -> str:
         for name, row in paired.items()
     ]
     won = [
-        [f"{label(name)} : {row.baseline}"] + [f"{w} : {n}" for w, n in zip(row.won, row.lost, strict=True)]
+        [f"{_label(name, row)} : {row.baseline}"]
+        + [f"{w} : {n}" for w, n in zip(row.won, row.lost, strict=True)]
         for name, row in paired.items()
     ]
     parts = [("Normalised regret", regret)]
@@ -119,8 +134,11 @@ def write_markdown(
     for name, group in by_regime(studies).items():
         if len(group) > 1:
             marks = min((study.marks for study in group), key=len)
+            rows = {study.problem.name: summarise(study) for study in group}
             words = f"## Mean over {len(group)} tables: {REGIME_TITLES[name]}"
-            parts += [words, summary_tables(mean_over([summarise(study) for study in group]), marks)]
+            parts += [words, summary_tables(mean_over(list(rows.values())), marks)]
+            longest = max((study.marks for study in group), key=len)
+            parts += [f"## All tables: {REGIME_TITLES[name]}", stacked_table(rows, longest)]
     verdicts = [aims.describe(aim) for study in studies for aim in aims.find_aims(study)]
     if verdicts:
         parts += ["## Aims", "\n".join(f"- {line}" for line in verdicts)]

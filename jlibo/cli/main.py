@@ -1,10 +1,11 @@
-"""The command line: `jlibo list`, `reproduce`, `sweep`, `memory`, `theory`, `federated`."""
+"""The command line: `jlibo list`, `reproduce`, `sweep`, `memory`, `theory`, `arena` and `federated`."""
 
 import argparse
 import functools
 import sys
 from typing import Any, NoReturn, final
 
+from jlibo.cli import arena as arena_cli
 from jlibo.cli import federated as federated_cli
 from jlibo.cli import memory as memory_cli
 from jlibo.cli import reproduce as reproduce_cli
@@ -78,5 +79,6 @@ def _parser() -> argparse.ArgumentParser:
     sweep_cli.add_parser(commands)
     memory_cli.add_parser(commands)
     theory_cli.add_parser(commands)
+    arena_cli.add_parser(commands)
     federated_cli.add_parser(commands)
     return parser

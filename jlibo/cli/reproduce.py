@@ -85,7 +85,7 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _reproduce(options: argparse.Namespace) -> int:
-    num_seeds, first_seed = _check_seeds(options.seeds, options.first_seed)
+    num_seeds, first_seed = check_seeds(options.seeds, options.first_seed)
     experiments = _check_experiments(options, num_seeds)
 
     # jax is configured only after the command has been checked.
@@ -102,7 +102,7 @@ def _reproduce(options: argparse.Namespace) -> int:
     from jlibo.sweeps.progress import bar
 
     folder = Path(options.out)
-    _check_folder(folder)
+    check_folder(folder)
     for experiment in experiments:
         check_replaceable(folder / run_name(experiment))
     # Until here the process has only started and imported, on one core, so CPU time is wall time.
@@ -116,15 +116,16 @@ def _reproduce(options: argparse.Namespace) -> int:
             written = write_result(result, folder, extra_timing={"import_s": import_seconds})
         except NotWritten as problem:
             _print_table(result, None, import_seconds)
-            return _say_not_written(problem.error, problem.kept)
+            return say_not_written(problem.error, problem.kept)
         _print_table(result, written.path, import_seconds)
         if written.replaced is not None:
             say(f"note: this replaced a run of {written.replaced} in '{printable(written.path)}'.")
     return 0
 
 
-def _check_seeds(seeds: str, first_seed: str) -> tuple[int, int]:
-    num, first = _whole_number("--seeds", seeds, at_least=1), _whole_number("--first-seed", first_seed)
+def check_seeds(seeds: str, first_seed: str) -> tuple[int, int]:
+    """Return `--seeds` and `--first-seed` as whole numbers."""
+    num, first = whole_number("--seeds", seeds, at_least=1), whole_number("--first-seed", first_seed)
     for name, number in (("--seeds", num), ("--first-seed", first)):
         if number > MAX_SEED:
             raise UsageError(f"{name} should be at most {MAX_SEED}, but got {_short(number)}.")
@@ -150,7 +151,7 @@ def _check_experiments(options: argparse.Namespace, num_seeds: int) -> list[Expe
     return experiments
 
 
-def _check_folder(folder: Path) -> None:
+def check_folder(folder: Path) -> None:
     """Check before the run that results can be written, and remove leftovers of killed processes."""
     from jlibo.experiments.folder import check_writable
 
@@ -166,7 +167,8 @@ def _check_folder(folder: Path) -> None:
         raise UsageError(f"cannot write to '{printable(folder)}': {error}. Give another --out.") from None
 
 
-def _say_not_written(error: Exception, kept: Path | None) -> int:
+def say_not_written(error: Exception, kept: Path | None) -> int:
+    """Say that a result could not be written and what was kept, and return the exit code."""
     reason = explain_os_error(error) if isinstance(error, OSError) else str(error)
     rest = "nothing else could be kept"
     if kept is not None:
@@ -246,7 +248,8 @@ def _print_table(result, path: Path | None, import_seconds: float) -> None:
     console.file.flush()
 
 
-def _whole_number(name: str, text: str, *, at_least: int = 0) -> int:
+def whole_number(name: str, text: str, *, at_least: int = 0) -> int:
+    """Return the value of an option as a whole number."""
     try:
         number = int(text)
     except ValueError:

@@ -9,7 +9,7 @@
 """
 
 from functools import partial
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
 import equinox as eqx
 import jax
@@ -67,7 +67,14 @@ class SyntheticEnv(AbstractEnv):
         Every group in the support has a norm of at least `beta_min`. The result is NaN if none of
         `MAX_DRAWS` draws meets this condition.
         """
-        return _draw_coefficients(self, key)
+        return draw_coefficients(
+            self.support,
+            self.norm_bound,
+            self.beta_min,
+            groups=self.groups,
+            dtype=self.candidate_features.dtype,
+            key=key,
+        )
 
     @classmethod
     @front_door
@@ -118,7 +125,7 @@ class SyntheticEnv(AbstractEnv):
             candidates = box_grid(features, 1000 if features.dim == 1 else 40)
         check_shape("candidates", candidates, ("candidates", features.dim))
         return cls(
-            support=_draw_support(key, features.num_groups, support_size),
+            support=draw_support(key, features.num_groups, support_size),
             candidates=jnp.asarray(candidates),
             candidate_features=features(candidates),
             norm_bound=jnp.asarray(norm_bound),
@@ -129,7 +136,7 @@ class SyntheticEnv(AbstractEnv):
 
 
 @partial(jax.jit, static_argnums=(1, 2))
-def _draw_support(key: PRNGKeyArray, num_groups: int, support_size: int) -> Bool[Array, " groups"]:
+def draw_support(key: PRNGKeyArray, num_groups: int, support_size: int) -> Bool[Array, " groups"]:
     """Return a set of base kernels, uniform among those of this size."""
     _, chosen = lax.top_k(jax.random.uniform(key, (num_groups,)), support_size)
     return jnp.zeros(num_groups, bool).at[chosen].set(True)
@@ -137,21 +144,29 @@ def _draw_support(key: PRNGKeyArray, num_groups: int, support_size: int) -> Bool
 
 # Jitted, because a loop outside of `jit` is recompiled at every call.
 @eqx.filter_jit
-def _draw_coefficients(env: SyntheticEnv, key: PRNGKeyArray) -> Float[Array, " features"]:
-    group_of = np.asarray(env.groups)
-    used = env.support[group_of]
-    dtype = env.candidate_features.dtype
+def draw_coefficients(
+    support: Bool[Array, " groups"],
+    norm_bound: Float[Array, ""],
+    beta_min: Float[Array, ""],
+    *,
+    groups: tuple[int, ...],
+    dtype: Any,
+    key: PRNGKeyArray,
+) -> Float[Array, " features"]:
+    """Return coefficients of the supported groups, uniform in the ball; see `SyntheticEnv.coefficients`."""
+    group_of = np.asarray(groups)
+    used = support[group_of]
 
     def draw(attempt):
         # Dropping two coordinates of a uniform point on a sphere gives a uniform point in the ball.
         draw_key = jax.random.fold_in(key, attempt)
         noise = jax.random.normal(draw_key, (len(used) + 2,), dtype)
         noise = jnp.where(jnp.append(used, jnp.ones(2, bool)), noise, 0)
-        return env.norm_bound * (noise / jnp.sqrt((noise**2).sum()))[:-2]
+        return norm_bound * (noise / jnp.sqrt((noise**2).sum()))[:-2]
 
     def is_too_small(coef):
-        squares = jax.ops.segment_sum(coef**2, group_of, num_segments=env.support.shape[0])
-        return jnp.any(env.support & (squares < env.beta_min**2))
+        squares = jax.ops.segment_sum(coef**2, group_of, num_segments=support.shape[0])
+        return jnp.any(support & (squares < beta_min**2))
 
     def again(carry):
         attempt, _ = carry

@@ -19,18 +19,19 @@ import os
 import tempfile
 import textwrap
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
 import jax.numpy as jnp
 import matplotlib
 import numpy as np
+from matplotlib.figure import Figure
 
 from jlibo import plot
 from jlibo.experiments.experiment import Experiment
 from jlibo.experiments.registry import changed_settings
-from jlibo.experiments.run_folder import RunFolderError, write_run
+from jlibo.experiments.run_folder import WRITTEN_BY, Manifest, RunFolderError, write_run
 from jlibo.experiments.runner import ExperimentResult
 from jlibo.experiments.summary import summarise
 from jlibo.lifelong import metrics
@@ -110,15 +111,25 @@ def write_result(result: ExperimentResult, folder: Path, *, extra_timing: dict[s
         "first_seed": result.first_seed,
         "precision": _precision(result),
     }
-    try:
-        old = write_run(target, files, about)
-    except (OSError, RunFolderError) as error:
-        raise NotWritten(error, _rescue(target.name, files)) from error
+    old = write_or_rescue(target, files, about)
     if old is None or old.about == about:
         return Written(target, None)
     about = {name: old.about.get(name, "unknown") for name in about}
     words = "{seeds} seeds from {first_seed}, {precision}".format_map(about)
     return Written(target, words)
+
+
+def write_or_rescue(
+    target: Path, files: Mapping[str, bytes], about: Mapping[str, Any], written_by: str = WRITTEN_BY
+) -> Manifest | None:
+    """Write a run's files as `write_run` does; if that fails, to a temporary folder.
+
+    **Raises:** `NotWritten` if it fails.
+    """
+    try:
+        return write_run(target, files, about, written_by)
+    except (OSError, RunFolderError) as error:
+        raise NotWritten(error, _rescue(target.name, files)) from error
 
 
 def _rescue(name: str, files: Mapping[str, bytes]) -> Path | None:
@@ -142,7 +153,7 @@ def render(result: ExperimentResult, extra_timing: Mapping[str, float]) -> dict[
     """Return the content of a run's files by name, the most important first."""
     summary = {"format_version": FORMAT_VERSION, "precision": _precision(result), **summarise(result)}
     summary["timing"] = {**extra_timing, **summary["timing"]}
-    text = json.dumps(_finite_or_null(summary), indent=2, allow_nan=False) + "\n"
+    text = json.dumps(finite_or_null(summary), indent=2, allow_nan=False) + "\n"
     files = {"summary.json": text.encode()}
     arrays = {"format_version": np.asarray(FORMAT_VERSION)}
     if result.true_support is not None:
@@ -155,13 +166,29 @@ def render(result: ExperimentResult, extra_timing: Mapping[str, float]) -> dict[
     curves = io.BytesIO()
     np.savez_compressed(curves, allow_pickle=False, **arrays)
     files["curves.npz"] = curves.getvalue()
+    return files | drawn_or_warned(lambda: _draw(result, summary))
+
+
+def drawn_or_warned(draw_fn: Callable[[], dict[str, bytes]]) -> dict[str, bytes]:
+    """Return the files of figures; none, with a `RunWarning`, if they cannot be drawn."""
     try:
-        files |= _draw(result, summary)
+        with matplotlib.rc_context({"figure.max_open_warning": 0}):
+            return draw_fn()
     except Exception as error:
         # The numbers are expensive and a figure can be drawn from them later, so they are still written.
         warnings.warn(
-            f"no figure could be drawn ({type(error).__name__}: {error}).", RunWarning, stacklevel=2
+            f"no figure could be drawn ({type(error).__name__}: {error}).", RunWarning, stacklevel=3
         )
+        return {}
+
+
+def pictures(figure: Figure, name: str) -> dict[str, bytes]:
+    """Return a figure as the files `name.png` and `name.pdf`."""
+    files = {}
+    for suffix in ("png", "pdf"):
+        picture = io.BytesIO()
+        figure.savefig(picture, format=suffix, dpi=150, bbox_inches="tight")
+        files[f"{name}.{suffix}"] = picture.getvalue()
     return files
 
 
@@ -169,33 +196,27 @@ def _precision(result: ExperimentResult) -> str:
     return str(next(iter(result.results.values())).regret.dtype)
 
 
-def _finite_or_null(value: Any) -> Any:
+def finite_or_null(value: Any) -> Any:
     """Replace NaN and infinity, which JSON lacks, by None."""
     if isinstance(value, dict):
-        return {name: _finite_or_null(item) for name, item in value.items()}
+        return {name: finite_or_null(item) for name, item in value.items()}
     if isinstance(value, list):
-        return [_finite_or_null(item) for item in value]
+        return [finite_or_null(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _draw(result: ExperimentResult, summary: Mapping[str, Any]) -> dict[str, bytes]:
     title = run_title(result.experiment)
-    files = {}
-    with matplotlib.rc_context({"figure.max_open_warning": 0}):
-        runs = {name: run for name, run in result.results.items() if isinstance(run, LifelongResult)}
-        if result.experiment.analysis is not None:
-            figure = result.experiment.analysis.draw(summary["analysis"], title)
-        elif not runs:
-            regret = {name: metrics.task_regret(run) for name, run in result.results.items()}
-            sizes = {name: metrics.support_size(run) for name, run in result.results.items()}
-            figure = plot.figure_offline(regret, sizes, title=title)
-        elif result.true_support is None:
-            figure = plot.figure_tuning(runs, title=title)
-        else:
-            truth = jnp.asarray(result.true_support)
-            figure = plot.figure_lifelong(runs, true_support=truth, title=title)
-        for suffix in ("png", "pdf"):
-            picture = io.BytesIO()
-            figure.savefig(picture, format=suffix, dpi=150, bbox_inches="tight")
-            files[f"figure.{suffix}"] = picture.getvalue()
-    return files
+    runs = {name: run for name, run in result.results.items() if isinstance(run, LifelongResult)}
+    if result.experiment.analysis is not None:
+        figure = result.experiment.analysis.draw(summary["analysis"], title)
+    elif not runs:
+        regret = {name: metrics.task_regret(run) for name, run in result.results.items()}
+        sizes = {name: metrics.support_size(run) for name, run in result.results.items()}
+        figure = plot.figure_offline(regret, sizes, title=title)
+    elif result.true_support is None:
+        figure = plot.figure_tuning(runs, title=title)
+    else:
+        truth = jnp.asarray(result.true_support)
+        figure = plot.figure_lifelong(runs, true_support=truth, title=title)
+    return pictures(figure, "figure")

@@ -32,11 +32,16 @@ from jlibo.files import naming, sync_folder
 from jlibo.printable import printable
 
 MANIFEST = "manifest.json"
-FILES = ("summary.json", "curves.npz", "figure.png", "figure.pdf", MANIFEST)
+FILES = (
+    *("summary.json", "curves.npz", "figure.png", "figure.pdf", MANIFEST),
+    *("regret.npz", "tables.md", "tasks.png", "tasks.pdf", "growth.png", "growth.pdf"),
+)
 """The names of all files that jlibo writes to a run's folder."""
 
 FORMAT_VERSION = 1
 WRITTEN_BY = "jlibo reproduce"
+COMMANDS = (WRITTEN_BY, "jlibo arena")
+"""The commands that write such folders. None of them replaces a folder of another."""
 _HIDDEN = re.compile(r"\.(?P<run>.+)\.jlibo-(?P<kind>new|old)-[0-9a-f]{12}")
 _MAX_MANIFEST = 2**20
 
@@ -52,9 +57,10 @@ class Manifest:
 
     about: Mapping[str, Any]
     files: Mapping[str, str]
+    written_by: str = WRITTEN_BY
 
     def to_bytes(self) -> bytes:
-        head = {"written_by": WRITTEN_BY, "format_version": FORMAT_VERSION}
+        head = {"written_by": self.written_by, "format_version": FORMAT_VERSION}
         return (json.dumps({**head, "about": self.about, "files": self.files}, indent=2) + "\n").encode()
 
 
@@ -67,17 +73,19 @@ def read_manifest(folder: Path) -> Manifest | None:
         content = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
         return None
-    if not isinstance(content, dict) or content.get("written_by") != WRITTEN_BY:
+    if not isinstance(content, dict) or content.get("written_by") not in COMMANDS:
         return None
     about, files = content.get("about"), content.get("files")
     # A manifest must not claim other files, which would then be removed.
     if not isinstance(about, dict) or not isinstance(files, dict) or not set(files) <= set(FILES):
         return None
-    return Manifest(about, files)
+    return Manifest(about, files, content["written_by"])
 
 
-def check_replaceable(target: Path) -> Manifest | None:
+def check_replaceable(target: Path, written_by: str = WRITTEN_BY) -> Manifest | None:
     """Return the manifest of the run at `target`, or None if nothing or an empty folder is there.
+
+    `written_by` is the command that would replace it.
 
     **Raises:** `RunFolderError` if `target` is not a run's folder, or one of the run's files was changed.
     """
@@ -91,24 +99,26 @@ def check_replaceable(target: Path) -> Manifest | None:
         what = "a symbolic link" if stat.S_ISLNK(kind) else "not a folder"
         raise RunFolderError(f"'{shown}' is {what} and is not replaced: {elsewhere}.")
     manifest = read_manifest(target)
-    if manifest is None:
+    if manifest is None or manifest.written_by != written_by:
         first = min((entry.name for entry in target.iterdir()), default=None)
         if first is None:
             return None
         raise RunFolderError(
-            f"'{shown}' is not a folder that `{WRITTEN_BY}` wrote (it has '{printable(first)}' and no "
+            f"'{shown}' is not a folder that `{written_by}` wrote (it has '{printable(first)}' and no "
             f"{MANIFEST} of its own) and is not replaced: {elsewhere}."
         )
     for name in manifest.files:
         if not _is_as_written(target / name, manifest):
             raise RunFolderError(
-                f"'{printable(target / name)}' was changed after `{WRITTEN_BY}` wrote it "
+                f"'{printable(target / name)}' was changed after `{written_by}` wrote it "
                 f"and is not replaced: {elsewhere}."
             )
     return manifest
 
 
-def write_run(target: Path, files: Mapping[str, bytes], about: Mapping[str, Any]) -> Manifest | None:
+def write_run(
+    target: Path, files: Mapping[str, bytes], about: Mapping[str, Any], written_by: str = WRITTEN_BY
+) -> Manifest | None:
     """Write a run's files to `target` atomically. Returns the manifest of the run that was replaced.
 
     If the process is killed at any moment, either the old run or the new one is complete.
@@ -118,7 +128,8 @@ def write_run(target: Path, files: Mapping[str, bytes], about: Mapping[str, Any]
     """
     if not set(files) <= set(FILES):
         raise ValueError(f"`files` should be among {', '.join(FILES)}, but got {', '.join(files)}.")
-    manifest = Manifest(about, {name: hashlib.sha256(data).hexdigest() for name, data in files.items()})
+    digests = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+    manifest = Manifest(about, digests, written_by)
     with _building(target) as new:
         for name, data in {**files, MANIFEST: manifest.to_bytes()}.items():
             with naming(target / name), open(new / name, "wb") as file:
@@ -127,7 +138,7 @@ def write_run(target: Path, files: Mapping[str, bytes], about: Mapping[str, Any]
                 os.fsync(file.fileno())
         sync_folder(new)
         with _lock(target.parent):
-            old = check_replaceable(target)
+            old = check_replaceable(target, written_by)
             _put_in_place(new, target)
             sync_folder(target.parent)
     return old

@@ -25,8 +25,10 @@ from jaxtyping import PRNGKeyArray
 from jlibo.belief.scaling import RAW, AbstractScaling
 from jlibo.checks import check_count, check_same_tree, fail
 from jlibo.envs.base import AbstractEnv
+from jlibo.envs.linear.base import LinearEnv
 from jlibo.features import AbstractFeatures
 from jlibo.front_door import front_door
+from jlibo.lifelong.linear import play_linear_tasks
 from jlibo.lifelong.play import LifelongResult, RunSpec, plan_agents, play_tasks, start_agents
 from jlibo.meta.base import (
     AbstractMetaLearner,
@@ -38,7 +40,7 @@ from jlibo.policies.base import AbstractPolicy
 
 @front_door
 def run_lifelong(
-    env: AbstractEnv,
+    env: AbstractEnv | LinearEnv,
     features: AbstractFeatures,
     policy: AbstractPolicy,
     meta_learner: AbstractMetaLearner,
@@ -59,7 +61,8 @@ def run_lifelong(
 
     **Arguments:**
 
-    - `env`: the environment, a sequence of tasks.
+    - `env`: the environment, a sequence of tasks. With a `jlibo.envs.linear.LinearEnv` over `BoxArms` there
+      are no candidates: actions are points of a box, found by multi-start gradient ascent.
     - `features`: the feature map; its groups are the base kernels.
     - `policy`: chooses the actions after forced exploration.
     - `meta_learner`: learns the prior.
@@ -114,7 +117,7 @@ def run_lifelong(
 
 @front_door
 def run_agents(
-    env: AbstractEnv,
+    env: AbstractEnv | LinearEnv,
     features: AbstractFeatures,
     policy: AbstractPolicy,
     meta_learners: Mapping[str, AbstractMetaLearner],
@@ -157,7 +160,10 @@ def run_agents(
     ```
     """
     check_count("num_tasks", num_tasks)
-    if not repeats and horizon > env.candidates.shape[-2]:
+    if isinstance(env, LinearEnv):
+        if not repeats:
+            fail("repeats", "True for a LinearEnv, whose actions are not a list of candidates", repeats)
+    elif not repeats and horizon > env.candidates.shape[-2]:
         fail("horizon", f"at most the {env.candidates.shape[-2]} candidates without repeats", horizon)
     tasks = range(num_tasks) if tasks is None else tasks
     if len(tasks) == 0 or tasks.step != 1 or tasks.start < 0 or tasks.stop > num_tasks:
@@ -196,4 +202,5 @@ def run_agents(
 @eqx.filter_jit
 def _play_compiled(spec, states, indices, counts, *, progress_fn, key):
     # Jitted, because a scan outside of `jit` is recompiled at every call.
-    return play_tasks(spec, states, indices, counts, progress_fn=progress_fn, key=key)
+    play = play_linear_tasks if isinstance(spec.env, LinearEnv) else play_tasks
+    return play(spec, states, indices, counts, progress_fn=progress_fn, key=key)

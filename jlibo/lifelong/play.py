@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, final
+from typing import Any, cast, final
 
 import equinox as eqx
 import jax
@@ -15,6 +15,7 @@ from jlibo.belief.prior import in_one_shape
 from jlibo.belief.scaling import RAW, AbstractScaling
 from jlibo.checks import check_count, fail
 from jlibo.envs.base import AbstractEnv, check_num_tasks
+from jlibo.envs.linear.base import LinearEnv
 from jlibo.features import AbstractFeatures
 from jlibo.lifelong.one_task import TaskResult, draw_task, learner_key, run_task
 from jlibo.meta.base import AbstractMetaLearner, MetaInfo, RunSizes, TaskData, check_state, only_present
@@ -41,8 +42,8 @@ class LifelongResult(eqx.Module):
     ```
     """
 
-    actions: Int[Array, "tasks horizon"]
-    """Index of the candidate played."""
+    actions: Int[Array, "tasks horizon"] | Float[Array, "tasks horizon dim"]
+    """Index of the candidate played; in a box, a ball or an ellipsoid, the point."""
     rewards: Float[Array, "tasks horizon"]
     """Noisy reward, as observed."""
     regret: Float[Array, "tasks horizon"]
@@ -70,8 +71,9 @@ class LifelongResult(eqx.Module):
 class RunSpec(eqx.Module):
     """The parts of a run of several agents that stay the same from task to task."""
 
-    env: AbstractEnv
-    features: AbstractFeatures
+    env: AbstractEnv | LinearEnv
+    features: AbstractFeatures | None
+    """None for a linear environment, whose action sets have features."""
     policy: AbstractPolicy
     names: tuple[str, ...] = eqx.field(static=True)
     """Name of each agent. A tuple, because `jit` sorts the keys of dictionaries."""
@@ -85,8 +87,8 @@ class RunSpec(eqx.Module):
 
     @staticmethod
     def of(
-        env: AbstractEnv,
-        features: AbstractFeatures,
+        env: AbstractEnv | LinearEnv,
+        features: AbstractFeatures | None,
         policy: AbstractPolicy,
         meta_learners: Mapping[str, AbstractMetaLearner],
         sizes: Mapping[str, RunSizes],
@@ -119,7 +121,7 @@ class AgentPlan:
 
 
 def plan_agents(
-    env: AbstractEnv,
+    env: AbstractEnv | LinearEnv,
     features: AbstractFeatures,
     meta_learners: Mapping[str, AbstractMetaLearner],
     *,
@@ -128,7 +130,11 @@ def plan_agents(
     exploration: Mapping[str, AbstractExploration] | None = None,
 ) -> AgentPlan:
     """Return sizes and schedules of the agents; the arguments are checked."""
-    check_num_tasks(env, num_tasks)
+    if isinstance(env, AbstractEnv):
+        check_num_tasks(env, num_tasks)
+    elif env.groups != features.groups:
+        fail("features", f"a map with the environment's {len(env.groups)} features and groups", features)
+    check_count("num_tasks", num_tasks)
     check_count("horizon", horizon)
     if not meta_learners:
         fail("meta_learners", "at least one", "none")
@@ -139,9 +145,9 @@ def plan_agents(
         (exploration or {}).get(name, learner.exploration) for name, learner in meta_learners.items()
     ]
     counts = np.stack([schedule.counts(num_tasks, horizon) for schedule in schedules], axis=1)
-    dtype = env.candidates.dtype
-    if not jnp.issubdtype(dtype, jnp.floating):
-        dtype = jnp.result_type(float)
+    dtype = jnp.result_type(float)
+    if isinstance(env, AbstractEnv) and jnp.issubdtype(env.candidates.dtype, jnp.floating):
+        dtype = env.candidates.dtype
     sizes = {
         name: RunSizes.of(features, num_tasks=num_tasks, horizon=horizon, max_explore=int(most), dtype=dtype)
         for name, most in zip(meta_learners, counts.max(0), strict=True)
@@ -180,36 +186,67 @@ def play_tasks(
     - `counts`: number of forced exploration steps of each task and agent.
     - `progress_fn`, `key`: as in `run_lifelong`.
     """
-    horizon = spec.sizes[0].horizon
-    env, features, policy, scaling = spec.env, spec.features, spec.policy, spec.scaling
-    agents = tuple(zip(spec.names, spec.learners, spec.sizes, strict=True))
+    env, features = cast(AbstractEnv, spec.env), cast(AbstractFeatures, spec.features)
+    policy, scaling, horizon = spec.policy, spec.scaling, spec.sizes[0].horizon
     candidate_features = features(env.candidates)
 
-    def play_task(states, step):
-        index, num_explore = step
+    def play_task(index, num_explore, prior, scale_states):
         draws = draw_task(env, index, horizon, repeats=spec.repeats, key=key)
         points = draws.task.points
         task_features = candidate_features if points is None else features(points)
-        priors = [learner.prior(states[name][0], sizes) for name, learner, sizes in agents]
-        scale_states = _stack([states[name][1] for name in spec.names])
         play = jax.vmap(partial(run_task, repeats=spec.repeats), in_axes=(None, 0, None, None, 0, None, 0))
-        prior = _stack(in_one_shape(priors, policy.noise_std))
         results = play(policy, prior, task_features, draws, num_explore, scaling, scale_states)
+
+        def finish(result: TaskResult, data_key: PRNGKeyArray):
+            data = TaskData(task_features[result.actions], result.rewards, result.explored, key=data_key)
+            usable = jnp.isfinite(result.rewards) & jnp.isfinite(result.regret)
+            if not env.always_finite:
+                data = only_present(data, usable)
+            return data, lambda status: draws.status(status, usable)
+
+        return results, finish
+
+    return scan_tasks(spec, states, indices, counts, play_task, progress_fn=progress_fn, key=key)
+
+
+def scan_tasks(
+    spec: RunSpec,
+    states: Mapping[str, Any],
+    indices: Int[Array, " tasks"],
+    counts: Int[Array, "tasks agents"],
+    play_fn: Callable,
+    *,
+    progress_fn: Callable[[int], None] | None = None,
+    key: PRNGKeyArray,
+) -> dict[str, LifelongResult]:
+    """Scan over tasks, in which every agent plays with its prior and learns from what it played.
+
+    **Arguments:**
+
+    - `spec`, `states`, `indices`, `counts`, `progress_fn`, `key`: as in `play_tasks`.
+    - `play_fn`: plays one task: a function of its index and, with a leading axis over agents, the numbers of
+      exploration steps, the priors and the states of the scaling. It returns the results of all agents, and a
+      function that is called with one agent's result and a key: it returns the `TaskData`, and a function
+      from the status of the solve to that of the task.
+    """
+    agents = tuple(zip(spec.names, spec.learners, spec.sizes, strict=True))
+
+    def play_task(states, step):
+        index, num_explore = step
+        priors = [learner.prior(states[name][0], sizes) for name, learner, sizes in agents]
+        prior = _stack(in_one_shape(priors, spec.policy.noise_std))
+        scale_states = _stack([states[name][1] for name in spec.names])
+        results, finish = play_fn(index, num_explore, prior, scale_states)
         new_states, infos = {}, {}
         for number, (name, learner, sizes) in enumerate(agents):
             result = jax.tree.map(lambda leaf, number=number: leaf[number], results)
             state, scale_state = states[name]
-            data = TaskData(
-                task_features[result.actions], result.rewards, result.explored, key=learner_key(key, index)
-            )
-            usable = jnp.isfinite(result.rewards) & jnp.isfinite(result.regret)
-            if not env.always_finite:
-                data = only_present(data, usable)
-            data, units = settled(data, scaling, policy.noise_std, sizes)
-            state, info = learner.update(state, data, sizes)
-            check_state(learner, states[name][0], state)
-            infos[name] = eqx.tree_at(lambda i: i.status, info, draws.status(info.status, usable))
-            new_states[name] = state, scaling.update(scale_state, units)
+            data, status_of = finish(result, learner_key(key, index))
+            data, units = settled(data, spec.scaling, spec.policy.noise_std, sizes)
+            new_state, info = learner.update(state, data, sizes)
+            check_state(learner, state, new_state)
+            infos[name] = eqx.tree_at(lambda i: i.status, info, status_of(info.status))
+            new_states[name] = new_state, spec.scaling.update(scale_state, units)
         if progress_fn is not None:
             # The index is the same for all seeds, so a batch reports each task once.
             jax.debug.callback(progress_fn, index + 1)
@@ -218,12 +255,13 @@ def play_tasks(
     counts = counts.astype(jnp.int32)
     states, (results, infos) = jax.lax.scan(play_task, dict(states), (indices, counts))
     return {
-        name: _lifelong_result(number, results, infos[name], states[name], counts)
+        name: _result_of_agent(number, results, infos[name], states[name], counts)
         for number, name in enumerate(spec.names)
     }
 
 
-def _lifelong_result(number: int, results: TaskResult, info: MetaInfo, state, counts) -> LifelongResult:
+def _result_of_agent(number: int, results: Any, info: MetaInfo, state, counts) -> LifelongResult:
+    """Return the result of one agent, given those of the tasks of all agents."""
     own = jax.tree.map(lambda leaf: leaf[:, number], results)
     return LifelongResult(
         actions=own.actions,

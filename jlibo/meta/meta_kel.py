@@ -4,6 +4,7 @@
 |----------------|-----------------------------------------------------------------------------------|
 | `lam`          | lambda                                                                            |
 | the weights    | eta_j >= 0 of k_hat = sum_j eta_j k_j                                             |
+| `beta_min`     | c_1, the smallest group norm of a kernel in use                                   |
 
 Our reading of the method: Meta-KeL minimises over eta >= 0 the sum over tasks of a ridge fit in the kernel
 k_eta = sum_j eta_j k_j plus an l1 penalty on eta,
@@ -14,7 +15,9 @@ With f_s = sum_j phi_j . b_s^(j) and ||f_s||^2 = sum_j ||b_s^(j)||^2 / eta_j, th
 coefficients is eta_j = ||b^(j)||_2 over all tasks, and the remaining problem is the group lasso of eq. (1) of
 the LiBO paper. So the fit is the same as that of Meta-KGL; its use differs. Meta-KeL keeps every kernel with
 a non-zero weight, with this weight; Meta-KGL applies a threshold and averages. Meta-KeL therefore guarantees
-only that the true kernels are among those kept. The weights are scaled to sum to one, so that k(x, x) <= 1.
+only that the true kernels are among those kept. In our reading the weights are scaled to sum to one, so that
+k(x, x) <= 1 ("normalised"). The paper has k_hat = sum_j (eta_j / c_1) k_j ("printed"), whose scale grows with
+the root of the number of tasks.
 """
 
 from typing import ClassVar, final
@@ -42,7 +45,7 @@ class MetaKeLState(eqx.Module):
     coef: Float[Array, "tasks features"]
     """The last solution; the next solve is warm-started from it."""
     weights: Float[Array, " groups"]
-    """Weight of each kernel; they sum to one."""
+    """Weight of each kernel."""
 
 
 @final
@@ -76,6 +79,10 @@ class MetaKeL(AbstractMetaLearner):
     """Relative duality gap at which the group lasso stops."""
     max_steps: int = 10_000
     """Maximum number of steps of each solve."""
+    scaling: str = choice("scaling", ("normalised", "printed"))
+    """Scale of the weights: they sum to one ("normalised"), or are eta_j / `beta_min` ("printed")."""
+    beta_min: Float[Array, ""] = eqx.field(converter=number("beta_min", above=0), default=1.0)
+    """c_1, of the printed scaling. Above 0."""
 
     noise_std: ClassVar[None] = None
 
@@ -101,7 +108,11 @@ class MetaKeL(AbstractMetaLearner):
     def _fit(self, past: PastTasks, num_done: Int[Array, ""], init: Float[Array, "tasks features"], sizes):
         solution = solve_past(past, self.lam, sizes, init=init, tol=self.tol, max_steps=self.max_steps)
         norms = jnp.nan_to_num(solution.group_norms)
-        state = MetaKeLState(past, num_done, jnp.nan_to_num(solution.coef), _even(norms, sizes))
+        weights = _even(norms, sizes)
+        if self.scaling == "printed":
+            # Without a kernel in use, all have the weights of the first prior.
+            weights = jnp.where(norms.any(), norms / self.beta_min, weights).astype(weights.dtype)
+        state = MetaKeLState(past, num_done, jnp.nan_to_num(solution.coef), weights)
         return state, info_of(norms > 0, solution, sizes)
 
 

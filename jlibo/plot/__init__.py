@@ -39,6 +39,9 @@ figure = jlibo.plot.figure_lifelong(results, env.support)
 ```
 """
 
+from jlibo.plot.arena import figure_task_curves as figure_task_curves
+from jlibo.plot.arena import plot_growth as plot_growth
+from jlibo.plot.arena import plot_ratios as plot_ratios
 from jlibo.plot.curves import MAX_POINTS as MAX_POINTS
 from jlibo.plot.curves import plot_exploration_cost as plot_exploration_cost
 from jlibo.plot.curves import plot_lifelong_regret as plot_lifelong_regret

@@ -1,5 +1,6 @@
 """Base bandits: one file per policy, one interface."""
 
+from jlibo.policies.acting import choose_action
 from jlibo.policies.base import AbstractPolicy, choose
 from jlibo.policies.box import BoxMaximum, maximise
 from jlibo.policies.expected_improvement import ExpectedImprovement
@@ -22,5 +23,6 @@ __all__ = [
     "TheoreticalNu",
     "Uniform",
     "choose",
+    "choose_action",
     "maximise",
 ]

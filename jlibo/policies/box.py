@@ -6,13 +6,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from jlibo.actions.box import climb_box
 from jlibo.belief.posterior import Posterior, belief_at
 from jlibo.checks import check_count, check_finite, check_range, check_shape, fail, is_concrete
 from jlibo.features import AbstractFeatures, sample_box
-from jlibo.features.base import clip_keeping_gradient
 from jlibo.front_door import front_door
 from jlibo.policies.base import AbstractPolicy
 
@@ -110,9 +109,6 @@ def maximise(
 @eqx.filter_jit
 def _maximise(policy, posterior, features, candidates, *, num_starts, num_steps, learning_rate, key):
     # Jitted, because a loop outside of `jit` is recompiled at every call.
-    lower = jnp.asarray(features.lower, candidates.dtype)
-    upper = jnp.asarray(features.upper, candidates.dtype)
-
     def score(point):
         belief = belief_at(posterior, features(point)[None])
         # The same key for all points: a policy that samples a function must sample the same one.
@@ -120,27 +116,10 @@ def _maximise(policy, posterior, features, candidates, *, num_starts, num_steps,
         check_shape("scores", scores, (1,))
         return scores[0]
 
-    def from_unit(unit_point):
-        return clip_keeping_gradient(lower + (upper - lower) * unit_point, lower, upper)
-
-    def climb(start, start_score):
-        unit_start = jnp.clip((start - lower) / (upper - lower), 0, 1)
-        unit_point, value = _climb(
-            lambda u: score(from_unit(u)), unit_start, start_score, num_steps, learning_rate
-        )
-        # If all scores on the path are NaN or not better, keep the start.
-        better = value > start_score
-        return jnp.where(better, from_unit(unit_point), start), jnp.where(better, value, start_score)
-
-    candidate_scores = lax.map(score, candidates, batch_size=min(256, candidates.shape[0]))
-    # A candidate whose score is NaN, for example outside the box, is chosen last.
-    candidate_scores = jnp.where(jnp.isnan(candidate_scores), -jnp.inf, candidate_scores)
-    start_scores, order = lax.top_k(candidate_scores, num_starts)
-    points, scores = jnp.clip(candidates[order], lower, upper), start_scores
-    if num_steps > 0:
-        points, scores = jax.vmap(climb)(points, scores)
-    best = jnp.argmax(scores)
-    return BoxMaximum(points[best], scores[best], start_scores[0])
+    found = climb_box(
+        score, features, candidates, num_starts=num_starts, num_steps=num_steps, learning_rate=learning_rate
+    )
+    return BoxMaximum(found.point, found.score, found.start_score)
 
 
 def _check_inside(candidates, features):
@@ -155,25 +134,3 @@ def _check_inside(candidates, features):
     bad = ~((points >= low - slack) & (points <= high + slack)).all(axis=1)
     if bad.any():
         fail("candidates", f"in the box {features.lower} to {features.upper}", points[bad][0].tolist())
-
-
-def _climb(score_fn, start, start_score, num_steps, learning_rate):
-    """Return the best point on the path of Adam and its score; the start and its score if none is better."""
-    import optax  # imported late: it would take a tenth of the time of `import jlibo`, and only boxes need it
-
-    optimiser = optax.adam(optax.cosine_decay_schedule(learning_rate, num_steps, alpha=0.01))
-
-    def ascend(carry, _):
-        point, state, best_point, best_score = carry
-        value, gradient = jax.value_and_grad(score_fn)(point)
-        better = value > best_score
-        best_point = jnp.where(better, point, best_point)
-        best_score = jnp.where(better, value, best_score)
-        updates, state = optimiser.update(-jnp.nan_to_num(gradient), state, point)
-        point = jnp.clip(point + updates, 0, 1)
-        return (point, state, best_point, best_score), None
-
-    carry = (start, optimiser.init(start), start, start_score)
-    # One more iteration than steps scores the last point. It costs one gradient and halves the program.
-    (_, _, best_point, best_score), _ = lax.scan(ascend, carry, length=num_steps + 1)
-    return best_point, best_score

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.automl import __main__ as automl
-from benchmarks.automl import agents, peers, portfolio, regimes, workers
+from benchmarks.automl import agents, peers, portfolio, regimes, report, workers
 from benchmarks.automl.aims import find_aims
 from benchmarks.automl.problem import random_regret, thin
 from benchmarks.automl.regimes import Regime, Trials
@@ -116,6 +116,16 @@ def test_mean_over_tables_has_the_methods_of_all():
     np.testing.assert_allclose(rows["adaptive"].error, [0.25 / 2])
     np.testing.assert_allclose(rows["adaptive"].difference, [(-0.5 + 0.25) / 2])
     assert (rows["adaptive"].won.tolist(), rows["adaptive"].lost.tolist()) == ([2], [1])
+
+
+def test_stacked_table_has_every_method_of_every_table():
+    rows = summarise(toy_study())
+    lines = report.stacked_table({"one": rows, "two": rows}, [1, 3]).splitlines()
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[2:]]
+    assert [row[0] for row in cells] == ["one", "", "", "two", "", ""]
+    assert [row[1] for row in cells] == ["gp-ei", "adaptive", "botorch"] * 2
+    assert cells[1][2].startswith("**250.0") and cells[0][2].startswith("750.0")
+    assert all(row[3] == "" for row in cells)  # the toy tables end after one trial
 
 
 def test_aims_allow_two_standard_errors():

@@ -24,7 +24,9 @@ import optuna
 import pytest
 
 import jlibo
-from jlibo import experiments, metrics
+from jlibo import actions, arena, experiments, metrics
+from jlibo.arena import estimators
+from jlibo.envs import linear
 from jlibo.integrations.optuna import LiBOSampler
 from jlibo.lifelong.one_task import Draws
 from jlibo.sweeps import Variable
@@ -49,6 +51,13 @@ RESULTS = (  # values that the library makes. As pytrees they may hold anything,
     *("theory.Finding", "theory.GreedyGain", "theory.KappaBracket", "theory.NoiseEstimate", "theory.Plan"),
     *("theory.RegretBound", "theory.RunReport", "experiments.ExperimentResult", "experiments.OfflineResult"),
     "plot.NotebookFigure",
+    *(f"arena.estimators.{name}" for name in ("DiagonalPrior", "Gaussian", "HyperPrior", "JointChoice")),
+    *(f"arena.estimators.{name}" for name in ("LowRankFit", "MeanEvidence", "TaskMoments", "TaskRows")),
+    *(f"arena.estimators.{name}" for name in ("TaskStatistics", "TraceNormFit")),
+    "arena.methods.AbstractStatisticsLearner",
+    *(f"arena.{name}" for name in ("AbstractJointLearner", "ArenaResult", "Choice", "RoundsResult", "Score")),
+    *("arena.Turn", "actions.AbstractActionSet", "actions.Action", "envs.linear.AbstractArms"),
+    *("envs.linear.AbstractWeights", "envs.linear.LinearTask"),
 )
 ANYTHING = {
     ("run_lifelong", "carry"): "the state of a meta-learner, any pytree; compared with the expected one",
@@ -141,6 +150,7 @@ def values_of_classes() -> dict[Any, Any]:
         experiments.Experiment: experiments.find("lifelong-cosine"),
         experiments.Spec: experiments.Spec(jlibo.Cosine),
         jlibo.SearchSpace: a_space(),
+        **values_of_the_arena(),
         str: "name",
         bool: True,
         int: 2,
@@ -150,6 +160,31 @@ def values_of_classes() -> dict[Any, Any]:
         type(None): None,
         os.PathLike: "path",
         np.random.Generator: np.random.default_rng(0),
+    }
+
+
+def values_of_the_arena() -> dict[Any, Any]:
+    """A value of each class of the arena that an annotation may name; two tasks with two features."""
+    zeros, squares = jnp.zeros((2, 2)), jnp.zeros((2, 2, 2))
+    gaussian = estimators.Gaussian(zeros[0], squares[0])
+    weights, arms = linear.LowRankWeights(jnp.eye(2)), linear.BallArms(1.0, 2)
+    return {
+        actions.AbstractActionSet: actions.Ball(1.0, 2),
+        actions.BoxActions: actions.BoxActions(FEATURES),
+        linear.AbstractWeights: weights,
+        linear.AbstractArms: arms,
+        linear.LinearEnv: linear.LinearEnv(weights, arms, 0.1),
+        arena.AbstractJointLearner: arena.OneAfterAnother(jlibo.FixedPrior(), jlibo.Greedy(0.1)),
+        arena.Schedule: arena.Schedule.sequential(2, 2),
+        arena.Method: arena.METHODS["oracle"],
+        arena.Environment: arena.ENVIRONMENTS["gaussian-arms"],
+        estimators.TaskStatistics: estimators.TaskStatistics(squares, zeros, zeros[0], zeros[0]),
+        estimators.Gaussian: gaussian,
+        estimators.MeanEvidence: estimators.MeanEvidence(squares[0], zeros[0]),
+        estimators.TaskMoments: estimators.TaskMoments(zeros[0], squares[0], zeros[0, 0]),
+        estimators.TaskRows: estimators.TaskRows(squares, zeros, zeros > 0),
+        estimators.DiagonalPrior: estimators.DiagonalPrior(zeros[0], zeros[0]),
+        estimators.HyperPrior: estimators.HyperPrior.none(2),
     }
 
 
@@ -336,7 +371,7 @@ def test_wrong_type_is_refused_by_name(entry, parameter):
 
 
 NO_POLICY = "`policy` should be an AbstractPolicy, such as ExpectedImprovement(...)"
-NO_ENV = "`env` should be an AbstractEnv, such as FunctionEnv(...)"
+NO_ENV = "`env` should be an AbstractEnv, such as FunctionEnv(...) or a LinearEnv"
 
 
 def run(**changes: Any) -> Any:

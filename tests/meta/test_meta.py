@@ -261,6 +261,25 @@ def test_fixed_priors(tasks):
     assert np.flatnonzero(info.support).tolist() == [0, 1]
 
 
+@both_data
+def test_printed_weights_of_meta_kel_are_norms_and_their_threshold_is_meta_kgl(tasks, data):
+    """k_hat = sum_j (eta_j / c_1) k_j; eta above omega sqrt(m), averaged, is LiBO's kernel."""
+    beta_min, omega = 0.5, 0.25
+    printed = tight(MetaKeL(0.1, data=data, scaling="printed", beta_min=beta_min))
+    state, _ = learn(printed, tasks)
+    design, targets, mask = raw_rows(tasks, data)
+    coef, _ = reference.group_lasso_solve(design, targets, 0.1, GROUPS, mask, tol=1e-10)
+    norms = reference.group_norms(coef, GROUPS)
+    close(state.weights, norms / beta_min, atol=1e-4)
+    reading, _ = learn(tight(MetaKeL(0.1, data=data)), tasks)
+    close(reading.weights, state.weights / state.weights.sum(), rtol=1e-8)
+    selected = np.asarray(state.weights) * beta_min > omega * np.sqrt(len(tasks))
+    libo, _ = learn(kgl(0.1, omega, data=data), tasks)
+    close(kgl().prior(libo, SIZES).covariance, support_prior(selected, GROUPS).covariance, rtol=1e-8)
+    nothing, _ = learn(tight(MetaKeL(1e6, scaling="printed", beta_min=beta_min)), tasks[:1])
+    close(nothing.weights, printed.init(SIZES).weights)
+
+
 @pytest.mark.parametrize("make", [lambda **o: MetaKGL(0.1, 0.25, **o), lambda **o: MetaKeL(0.1, **o)])
 def test_bad_options(make):
     with pytest.raises(ValueError, match="`data` should be"):

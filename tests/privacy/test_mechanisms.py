@@ -15,14 +15,14 @@ DELTA = 1e-5
 NUM_GROUPS, HORIZON = 6, 40
 
 
-@pytest.mark.parametrize("dtype, rtol", [(jnp.float32, 1e-5), (jnp.float64, 1e-9)])
+@pytest.mark.parametrize("dtype, rtol", [(jnp.float32, 3e-4), (jnp.float64, 1e-8)])
 def test_mu_of_traced_numbers_is_the_exact_one(dtype, rtol):
     epsilons = [0.01, 0.1, 1.0, 4.0, 30.0, 100.0]
     for delta in (1e-9, 1e-5, 0.1):
         found = jax.jit(jax.vmap(lambda epsilon: mu_of(epsilon, delta, dtype)))(jnp.asarray(epsilons, dtype))  # noqa: B023
         assert found.dtype == dtype
         exact = [privacy.gaussian_mu(epsilon, delta) for epsilon in epsilons]
-        np.testing.assert_allclose(found, exact, rtol=rtol * (100 if delta == 0.1 else 10))
+        np.testing.assert_allclose(found, exact, rtol=rtol)
 
 
 def released(mechanism, votes, keys):
