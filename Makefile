@@ -169,8 +169,7 @@ test-trackers: $(TRACKERS_VENV)/.installed ## the tests with MLflow and wandb, i
 	  "tests/test_docs.py::test_python_blocks_run[docs/how-to/track-runs.md]"
 
 test-federated: $(FEDERATED_VENV)/.installed ## the tests with Flower's processes, in an environment of their own
-	@"$(FEDERATED_VENV)/bin/python" -m pytest -m "slow or not slow" --timeout 300 tests/integrations/test_flower.py \
-	  tests/integrations/test_flower_processes.py
+	@"$(FEDERATED_VENV)/bin/python" -m pytest -m "slow or not slow" --timeout 600 tests/integrations/test_flower*.py
 
 test-privacy: $(VENV)/.installed $(PRIVACY_VENV)/.installed ## the calibration of private votes beside dp-accounting and jax-privacy
 	@JLIBO_PRIVACY_PYTHON="$(abspath $(PRIVACY_VENV))/bin/python" \
