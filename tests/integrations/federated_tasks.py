@@ -2,11 +2,14 @@
 
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 
 import jlibo
 from jlibo.federated import BallotFile, BallotRules, Vote
+from jlibo.solver.group_lasso import lambda_max
 from jlibo.tune import federated
+from jlibo.tune.model import make_model
 
 SPACE = jlibo.SearchSpace(
     param_rate=jlibo.Float(1e-4, 1, log=True),
@@ -64,3 +67,25 @@ def elected(memories: dict[str, Path]) -> BallotFile:
     for client, memory in memories.items():
         ballot.receive(client, votes_of(memory))
     return ballot
+
+
+def simulated(memories: dict[str, Path]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return counts and support of the simulator's F-Meta-KGL, whose clients are the memories' tasks."""
+    settings, model = jlibo.tune.ClientSettings(), make_model(SPACE, mode="federated")
+    sizes = model.sizes(1, NUM_TRIALS)
+    ballot = None
+    for memory in memories.values():
+        with jlibo.tune.Memory.open_existing(memory) as opened:
+            tasks = [opened.trials(task.id) for task in opened.tasks()]
+        for trials in tasks:
+            features = model.features(jnp.asarray([SPACE.to_unit(trial.params) for trial in trials]))
+            scores = np.asarray([trial.score for trial in trials])
+            rewards = jnp.asarray((scores - scores.mean()) / scores.std())
+            largest = lambda_max(features[None], rewards[None], groups=sizes.groups)
+            learner = jlibo.FederatedMetaKGL(
+                lam=settings.lam_share * largest, omega=settings.omega, alpha=rules().alpha, data="all"
+            )
+            data = jlibo.TaskData(features, rewards, explored=jnp.zeros(len(trials), bool))
+            ballot, _ = learner.update(learner.init(sizes) if ballot is None else ballot, data, sizes)
+    assert ballot is not None
+    return tuple(ballot.counts.tolist()), tuple(np.flatnonzero(ballot.support).tolist())

@@ -21,7 +21,10 @@ from flwr.app import ConfigRecord, MetricRecord, RecordDict
 
 from jlibo.federated import Announcement, BallotFile, BallotRules, MessageError, Receipt, Vote, new_task_id
 from jlibo.integrations.flower import certificates, client, commands, records, server
+from jlibo.integrations.flower.__main__ import main
 from jlibo.integrations.flower.processes import Processes, free_port, wait_for_port
+from jlibo.tune import federated
+from tests.integrations.federated_tasks import add_tasks, num_kernels, votes_of
 from tests.integrations.flower_grid import LocalGrid, context, reply_with
 
 ANNOUNCEMENT = Announcement(num_kernels=12, support=(2, 5), num_explore=10, num_clients=57)
@@ -213,6 +216,32 @@ def question():
     return grid.sent[0]
 
 
+def test_a_node_publishes_confirms_and_votes_by_its_settings(tmp_path):
+    memory = tmp_path / "client.db"
+    add_tasks(memory, 0, first=0, count=3)
+    announcement = Announcement(num_kernels=num_kernels(), support=(2,), num_explore=1, num_clients=9)
+    config = {"memory": str(memory), "max_selected": 1, "lam_share": 0.1}
+    first = ask(announcement, None, config)
+    votes = [Vote.from_bytes(one) for one in records.read_answer(first.content)]
+    assert len(votes) == 3 and all(len(vote.selected) == 1 for vote in votes)
+    assert federated.published(memory) == announcement
+    again = ask(announcement, None, config)  # an answer that was lost is given again, byte by byte
+    assert records.read_answer(again.content) == records.read_answer(first.content)
+    rest = ask(announcement, Receipt((votes[0].task, votes[2].task)), config)
+    assert records.read_answer(rest.content) == [votes[1].to_bytes()]
+    with pytest.raises(client.AnswerFailed):  # another dictionary has another number of kernels
+        ask(announcement, None, config | {"sizes.interactions": False})
+    with pytest.raises(client.AnswerFailed):
+        ask(announcement, None, config | {"max_selected": 0})
+    assert votes_of(memory) == [votes[1]]
+
+
+def ask(announcement, receipt, config):
+    sent = question()
+    sent.content = records.question(announcement, receipt)
+    return client.answer(sent, context(1, config))
+
+
 # --- files and commands -------------------------------------------------------------------------------------
 
 
@@ -321,3 +350,71 @@ def test_waiting_for_a_port_ends_with_its_process():
     process = subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
     with pytest.raises(RuntimeError, match="ended with code 3"):
         wait_for_port(free_port(), process)
+
+
+def test_commands_of_people(tmp_path, capsys):
+    folder, key = tmp_path / "server", tmp_path / "node" / "key"
+    assert main(["certificates", str(folder), "--host", "127.0.0.1", "--days", "3"]) == 0
+    assert main(["key", str(key)]) == 0
+    text = capsys.readouterr().out
+    made = certificates.Certificates(folder / "authority.pem", folder / "server.pem", folder / "server.key")
+    assert all(str(path) in text for path in (*made, f"{key}.pub"))
+    assert handshake(made, made.authority, "127.0.0.1") == "TLSv1.3"
+    with pytest.raises(SystemExit):
+        main(["node", str(tmp_path), "--setting", "max_selected=many"])
+    assert "--setting" in capsys.readouterr().err
+    # A key that cannot be registered: there is no server.
+    commands.write_connection(folder, f"127.0.0.1:{free_port()}", made.authority)
+    assert main(["register", str(folder), f"{key}.pub"]) != 0
+
+
+KEEPER = """
+import os, sys
+from jlibo.integrations.flower.processes import keep_running
+keep_running([sys.executable, "-c", sys.argv[1]], dict(os.environ), hint="look here", pause=0.1)
+"""
+STARTER = """
+import os, sys, time
+from pathlib import Path
+from jlibo.integrations.flower.__main__ import main
+from jlibo.integrations.flower.processes import Processes
+Processes(Path(sys.argv[1])).start("kept", [sys.executable, "-c", *sys.argv[2:]], dict(os.environ))
+time.sleep(600)
+"""
+
+
+def test_a_process_is_started_again_until_it_is_asked_to_end(tmp_path):
+    with Processes(tmp_path) as processes:
+        process = processes.start(
+            "kept", [sys.executable, "-c", KEEPER, "print('hello'); raise SystemExit(3)"], dict(os.environ)
+        )
+        while processes.log("kept").read_text().count("hello") < 3:
+            time.sleep(0.05)
+        process.terminate()
+        assert process.wait(30) == 0
+        text = processes.log("kept").read_text()
+    assert "ended with code 3. It is started again in 0.1 seconds.\nlook here\nhello" in text
+
+
+def test_processes_end_when_their_starter_is_killed(tmp_path):
+    command = "import time; print('hello', flush=True); time.sleep(600)"
+    starter = subprocess.Popen([sys.executable, "-c", STARTER, tmp_path, KEEPER, command])
+    log = tmp_path / "kept.log"
+    while not log.exists() or "hello" not in log.read_text():
+        time.sleep(0.05)
+    marked = {
+        number for number in map(int, filter(str.isdigit, os.listdir("/proc"))) if is_marked(number, tmp_path)
+    }
+    starter.kill()
+    starter.wait()
+    assert marked
+    while any(is_alive(number) for number in marked):
+        time.sleep(0.05)
+
+
+def is_marked(number, folder):
+    """Whether a process writes to a log in a folder."""
+    try:
+        return os.readlink(f"/proc/{number}/fd/1").startswith(str(folder))
+    except OSError:
+        return False

@@ -25,8 +25,8 @@ SPACE = SearchSpace(
     rate=Float(1e-4, 1, log=True), depth=Float(1, 10), dropout=Float(0, 0.9), decay=Float(1e-6, 1, log=True)
 )
 CLINICS = ("north", "south", "east")
-NUM_TASKS, BUDGET, QUORUM, ALPHA = 10, 24, 4, 0.35
-_TRAINING_SECONDS, _MOST_SECONDS = 0.2, 240.0
+NUM_TASKS, BUDGET, QUORUM, ALPHA = 6, 24, 3, 0.35
+_TRAINING_SECONDS, _MOST_SECONDS = 0.4, 240.0
 
 
 def score(params: Mapping[str, Any], task: np.random.Generator, *, dropout: float) -> float:

@@ -125,6 +125,8 @@ def keep_running(
 ) -> None:
     """Run a command, and again whenever it ends, until this process is asked to end (SIGTERM or SIGINT).
 
+    A process of `Processes` ends as well when the one that started it was killed.
+
     **Arguments:**
 
     - `command`, `environment`: of the process.
@@ -132,6 +134,7 @@ def keep_running(
     - `pause`: seconds between the end of the command and its next start.
     """
     ending, process = threading.Event(), None
+    parent = os.getppid() if _GROUP in os.environ else None
 
     def end(*_: object) -> None:
         ending.set()
@@ -144,9 +147,13 @@ def keep_running(
         process = subprocess.Popen(command, env=environment)
         if ending.is_set():  # asked while the process was being started
             process.terminate()
-        code = process.wait()
+        while process.poll() is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(1.0)
+            if parent not in (None, os.getppid()):  # the process with the `Processes` was killed
+                end()
         if not ending.is_set():
-            program = Path(command[0]).name
+            program, code = Path(command[0]).name, process.returncode
             print(f"{program} ended with code {code}. It is started again in {pause:g} seconds.", flush=True)
             if code and hint:
                 print(hint, flush=True)
