@@ -1,5 +1,6 @@
 """Every method of the rivals: it runs on small environments, and its learner keeps the contract."""
 
+import inspect
 from pathlib import Path
 
 import equinox as eqx
@@ -25,7 +26,7 @@ from jlibo.arena.methods import (
 from jlibo.arena.methods.from_statistics import statistics_of_past
 from jlibo.arena.registry import FAMILIES
 from jlibo.envs.linear import BallArms, FreshArms, GaussianWeights, LinearEnv, LowRankWeights, TaskArms
-from jlibo.meta.base import RunSizes, TaskData
+from jlibo.meta.base import AbstractMetaLearner, RunSizes, TaskData
 from jlibo.meta.past import no_past, remember
 
 SIZE, NUM_TASKS, HORIZON, NOISE = 3, 5, 8, 0.5
@@ -103,6 +104,16 @@ def finished_tasks(num_tasks=NUM_TASKS, seed=0):
     return [
         TaskData(*(jnp.asarray(leaf[s]) for leaf in (features, rewards, explored))) for s in range(num_tasks)
     ]
+
+
+def test_every_learner_of_the_arena_is_in_the_table():
+    def all_classes(one):
+        return {one}.union(*map(all_classes, one.__subclasses__()))
+
+    found = {one for one in all_classes(AbstractMetaLearner) if one.__module__.startswith("jlibo.arena.")}
+    concrete = {one for one in found if not inspect.isabstract(one)}
+    # `PredictivePrior` learns from rows, and has a test of its own.
+    assert {type(one) for one in LEARNERS.values()} | {PredictivePrior} == concrete
 
 
 @eqx.filter_jit
