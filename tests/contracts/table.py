@@ -130,7 +130,10 @@ ENVS = {
 
 
 def concrete_classes(base: type) -> set[type]:
-    """Return the classes of the package that implement `base`, including those that are not re-exported."""
+    """Return the classes of the package that implement `base`, including those that are not re-exported.
+
+    The meta-learners of the arena have a table and a contract test of their own in tests/arena/methods.
+    """
     for module in pkgutil.walk_packages(jlibo.__path__, "jlibo."):
         if not module.name.startswith(("jlibo.integrations", "jlibo.plot", "jlibo.cli", "jlibo.sweeps.dask")):
             importlib.import_module(module.name)
@@ -138,4 +141,7 @@ def concrete_classes(base: type) -> set[type]:
     def below(parent: type) -> set[type]:
         return {parent}.union(*(below(child) for child in parent.__subclasses__()))
 
-    return {cls for cls in below(base) if cls.__module__.startswith("jlibo.") and not inspect.isabstract(cls)}
+    found = {cls for cls in below(base) if cls.__module__.startswith("jlibo.")}
+    return {
+        cls for cls in found if not (inspect.isabstract(cls) or cls.__module__.startswith("jlibo.arena."))
+    }
