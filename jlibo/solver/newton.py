@@ -34,7 +34,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from jlibo.solver.proximal import CHECK_STEPS, Iterate, Problem
+from jlibo.solver.proximal import CHECK_STEPS, Iterate, Problem, gram_of, iterate_at
 
 LARGEST = 128
 """Most features of a set on which Newton steps are taken. The cost of a step grows with their cube."""
@@ -76,7 +76,8 @@ def newton_steps(
     # At this first point the step is zero, and any value is better.
     point = _Point(norms, norms, jnp.eye(len(norms), dtype=norms.dtype), jnp.full_like(start.gap, jnp.inf))
     state = _State(point, jnp.zeros_like(start.gap), problem.lam <= 0, start)
-    gram = gram_of(problem)
+    _, num_rows, num_features = problem.design.shape
+    gram = None if num_rows < num_features else gram_of(problem) if problem.gram is None else problem.gram
 
     def is_running(state: _State):
         best = state.best
@@ -120,19 +121,10 @@ def _step(point: _Point, damping: Float[Array, ""], problem: Problem) -> Float[A
     return jnp.clip(problem.groups.totals(step), -5, 2)
 
 
-def gram_of(problem: Problem) -> Float[Array, "tasks features features"] | None:
-    """Return (2/N) X^T X of each task; None if there are fewer rows than features."""
-    _, num_rows, num_features = problem.design.shape
-    if num_rows < num_features:
-        return None
-    design = problem.scaled_design()
-    return 2 / problem.num_rows * _product("snf,sng->sfg", design, design)
-
-
 def ridge(problem: Problem, gram, sizes):
     """Return the ridge regressions of all tasks, divided by the roots of `sizes`, and the curvature.
 
-    `gram` is that of `gram_of`. Groups of size zero have coefficients of zero.
+    `gram` is that of `gram_of`, or None to work with the rows. Groups of size zero have coefficients of zero.
     """
     root = jnp.sqrt(sizes)
     if gram is None:
@@ -161,20 +153,8 @@ def _without_vanishing(problem: Problem, best: Iterate, coef, sizes, squares) ->
     norms = jnp.sqrt(sizes * squares)
     scale = 1 + problem.lam / best.lipschitz * (1 / sizes - 1 / jnp.maximum(norms, tiny))
     coef = coef * jnp.maximum(scale, 0)
-    residual = problem.residual(coef)
-    gradient = problem.gradient(residual)
-    return Iterate(
-        coef=coef,
-        residual=residual,
-        gradient=gradient,
-        objective=problem.objective(coef, residual),
-        gap=problem.gap(coef, residual, gradient),
-        previous_coef=coef,
-        momentum=jnp.ones_like(best.momentum),
-        lipschitz=best.lipschitz,
-        lipschitz_bound=best.lipschitz_bound,
-        num_steps=best.num_steps + CHECK_STEPS,
-    )
+    num_steps = best.num_steps + CHECK_STEPS
+    return iterate_at(problem, coef, best.lipschitz, best.lipschitz_bound, num_steps)
 
 
 def _better(problem: Problem, old: Iterate, new: Iterate) -> Iterate:
