@@ -324,18 +324,21 @@ def _solve_one(ids, given: ProblemData, init, tol, max_steps):
     target_gap = jnp.where(usable, tol * at_zero, jnp.inf)
 
     coef = jnp.zeros_like(zero_gradient)
-    state = _progress(problem, coef, problem.targets, zero_gradient, zero_slopes)
+    residual, gradient, slopes = problem.targets, zero_gradient, zero_slopes
     if init is not None:
         init = times_power_of_two(init, -units.coef)
         left = problem.residual(init)
         # False if `init` or its objective is not finite.
         is_better = problem.objective(init, left) < at_zero
         zero_is_optimal = problem.safe_norms(zero_gradient).max() <= problem.lam
-        state = lax.cond(
-            usable & is_better & ~zero_is_optimal,
-            lambda: _progress(problem, init, left, problem.gradient(left)),
-            lambda: state,
-        )
+        from_init = usable & is_better & ~zero_is_optimal
+        coef, residual = jnp.where(from_init, init, coef), jnp.where(from_init, left, residual)
+        gradient = problem.gradient(residual)
+        slopes = problem.norms(gradient)
+    gap = problem.gap(coef, residual, gradient, slopes.max())
+    num_steps = jnp.zeros((), jnp.int32)
+    is_nonzero = (coef != 0).any(0)
+    state = Progress(coef, residual, gradient, slopes, is_nonzero, gap, num_steps, jnp.zeros((), bool))
     data = (problem, target_gap, max_steps)
     for size in working_set_sizes(*coef.shape):
         state = eqx.tree_at(lambda s: s.outgrown, state, is_crowded(state.is_nonzero, size))
@@ -357,15 +360,6 @@ def _solve_one(ids, given: ProblemData, init, tol, max_steps):
     usable &= fits
     gap = rounded_up(gap + excess, units.gap)
     return jnp.where(usable, coef, jnp.nan), jnp.where(usable, gap, jnp.nan), num_steps, status
-
-
-def _progress(problem: Problem, coef, residual, gradient, slopes=None) -> Progress:
-    """Return the state of a solve at `coef`, before its first step."""
-    slopes = problem.norms(gradient) if slopes is None else slopes
-    gap = problem.gap(coef, residual, gradient, slopes.max())
-    is_nonzero = (coef != 0).any(0)
-    num_steps = jnp.zeros((), jnp.int32)
-    return Progress(coef, residual, gradient, slopes, is_nonzero, gap, num_steps, jnp.zeros((), bool))
 
 
 def _excess(problem: Problem, state: Progress, at_zero, lost):

@@ -220,15 +220,23 @@ class Problem(eqx.Module):
         If the problem has only some of the features and all others have coefficients of zero, `steepest` is
         the largest norm of the gradient over all groups. By default it is computed from `gradient`.
         """
+        return self.objective_and_gap(coef, residual, gradient, steepest)[1]
+
+    def objective_and_gap(
+        self, coef, residual, gradient, steepest: Float[Array, ""] | None = None
+    ) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        """Return `objective` and `gap`, which have terms in common."""
         tiny = jnp.finfo(coef.dtype).tiny
         energy = (residual**2).sum()
         steepest = self.norms(gradient).max() if steepest is None else steepest
         feasible = self.lam / jnp.maximum(steepest, tiny)
         best = (residual * self.targets).sum() / jnp.maximum(energy, tiny)
         scale = jnp.clip(best, 0, feasible)
-        penalty = self.lam * self.norms(coef) - scale * self.groups.totals((coef * gradient).sum(0))
-        penalty = jnp.maximum(penalty, 0) * self.groups.shares(coef.dtype)
-        return energy / self.num_rows * (1 - scale) ** 2 + penalty.sum()
+        shares = self.groups.shares(coef.dtype)
+        penalties = self.lam * self.norms(coef)
+        excess = penalties - scale * self.groups.totals((coef * gradient).sum(0))
+        loss, excess = energy / self.num_rows, jnp.maximum(excess, 0) * shares
+        return loss + (penalties * shares).sum(), loss * (1 - scale) ** 2 + excess.sum()
 
 
 def gram_of(problem: Problem) -> Float[Array, "tasks features features"]:
@@ -257,18 +265,27 @@ class Iterate(eqx.Module):
 
 
 def iterate_at(
-    problem: Problem, coef, lipschitz, lipschitz_bound, num_steps, *, residual=None, gradient=None, momentum=None
+    problem: Problem,
+    coef,
+    lipschitz,
+    lipschitz_bound,
+    num_steps,
+    *,
+    residual=None,
+    gradient=None,
+    momentum=None,
 ) -> Iterate:
     """Return the iterate at `coef`. `momentum` is (ahead, age), by default none."""
     residual = problem.residual(coef) if residual is None else residual
     gradient = problem.gradient(residual) if gradient is None else gradient
     ahead, age = (coef, jnp.zeros((), coef.dtype)) if momentum is None else momentum
+    objective, gap = problem.objective_and_gap(coef, residual, gradient)
     return Iterate(
         coef=coef,
         residual=residual,
         gradient=gradient,
-        objective=problem.objective(coef, residual),
-        gap=problem.gap(coef, residual, gradient),
+        objective=objective,
+        gap=gap,
         ahead=ahead,
         age=age,
         lipschitz=lipschitz,

@@ -85,8 +85,10 @@ def working_set_round(
     inner = solve_further(small, inner, small_target, last_step)
     gradient = problem.gradient(inner.residual)
     slopes = problem.norms(gradient)
-    is_nonzero = jnp.zeros_like(state.is_nonzero).at[chosen].set(
-        (inner.coef != 0).any(0), unique_indices=True, mode="promise_in_bounds"
+    is_nonzero = (
+        jnp.zeros_like(state.is_nonzero)
+        .at[chosen]
+        .set((inner.coef != 0).any(0), unique_indices=True, mode="promise_in_bounds")
     )
     return Progress(
         coef=state.coef.at[:, chosen].set(inner.coef, unique_indices=True, mode="promise_in_bounds"),
