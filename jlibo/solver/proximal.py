@@ -299,7 +299,7 @@ def start(problem: Problem, coef, residual, gradient, num_steps) -> Iterate:
     direction = problem.curve(gradient)
     image = problem.curve(direction)
     tiny = jnp.finfo(coef.dtype).tiny
-    # The norms bound the Rayleigh quotient from above, and the largest curvature bounds them.
+    # At most the largest curvature, and at least the Rayleigh quotient.
     curvature = jnp.sqrt((image**2).sum(-1) / jnp.maximum((direction**2).sum(-1), tiny))
     estimate = CURVATURE_MARGIN * curvature.max()
     if problem.gram is None:
