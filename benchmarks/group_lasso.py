@@ -28,22 +28,24 @@ All solvers reach the same relative duality gap, 1e-6, in float64. Peers get the
 set-up done beforehand, and is not counted among the peers. jlibo is called without asynchronous dispatch, as
 in `gp_step.py`: with it, every call waits for a thread to wake up, a tenth to a third of a millisecond.
 
-Where the time goes, by a trace of the kernels: on its working set of 16 features a step is one product with
-the Gram matrices of the tasks and about seven kernels of 0.2 to 0.5 microseconds, half of the time of a step
-with the rows and a test of the momentum each. (100,50,500) reads its design twice at least, at the speed of
-the third cache 0.28 ms each, gathers the set in 0.17 ms and computes its Gram matrices in 0.05 ms; steps are a
-tenth of the whole. A call after a pause, as here, takes twice as long as one in a tight loop, for peers too:
-the program's several hundred kernels run once or twice each and come from memory.
+Where the time goes, by a trace of the kernels: a step on the working set of 16 features is one product with
+the Gram matrices of the tasks (two with the rows, if there are fewer rows than features) and about seven
+kernels of 0.2 to 0.5 microseconds each. (100,50,500) reads its design at least twice, 0.3 to 0.45 ms each,
+gathers the set in 0.17 ms and computes its Gram matrices in 0.1 ms; its steps are less than a fifth of the
+whole. A call after a pause, as here, takes up to twice as long as one in a tight loop: the program's several
+hundred kernels run once or twice each and come from memory. A batch runs one problem after another on one
+core, some 0.3 ms each, of which two thirds are steps.
 
 Tried without benefit: Anderson acceleration instead of momentum (70 steps instead of 100 for (30,10,50), 45
 instead of 60 for (50,20,200), each with a small system to solve; more steps at lambda_max/20). A test of the
 momentum every five or ten steps (a fifth to a half more steps; every second step costs none). Newton steps in
 the space of group norms with more than one task: from 50 gradient steps some 7 reach a relative gap of 1e-5
 on the ill-conditioned (20,50,50) of lifelong-legendre-orthonormal-all, for which 600 to 1,000 gradient steps
-are needed, but gradient steps with Gram matrices were twice as fast, and the program grew by a half.
+are needed, but gradient steps with Gram matrices were faster, and the program grew by a half.
 Projected Newton steps in the norms themselves, without logarithms, converge in fewer steps near the solution
 and in more from afar; with one task they get stuck. Elimination by blocks of eight halves the time of the
-inverses of 20 matrices of 48 features and gains nothing for one task, where Newton steps are used. Batching
+inverses of 20 matrices of 48 features and gains nothing for one task, where Newton steps are used. Gram
+matrices with fewer rows than features: computing them costs as much as they save in tens of steps. Batching
 lanes into wider kernels, and the two halves of a batch in two loops, which do not run in parallel: XLA runs
 loops one after another, so a batch uses one core."""
 

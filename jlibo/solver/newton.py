@@ -35,7 +35,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from jlibo.solver.proximal import CHECK_STEPS, Iterate, Problem, gram_of, iterate_at
+from jlibo.solver.proximal import CHECK_STEPS, Iterate, Problem, iterate_at
 
 LARGEST = 128
 """Most features of a set on which Newton steps are taken. The cost of a step grows with their cube."""
@@ -81,8 +81,7 @@ def newton_steps(
     # At this first point the step is zero, and any value is better.
     point = _Point(norms, norms, jnp.eye(len(norms), dtype=norms.dtype), jnp.full_like(start.gap, jnp.inf))
     state = _State(point, jnp.ones_like(start.gap), problem.lam <= 0, start)
-    _, num_rows, num_features = problem.design.shape
-    gram = None if num_rows < num_features else gram_of(problem) if problem.gram is None else problem.gram
+    gram = problem.with_gram().gram if problem.gram is None else problem.gram
 
     def is_running(state: _State):
         best = state.best

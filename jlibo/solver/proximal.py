@@ -12,8 +12,8 @@
 The block-diagonal matrix of eq. (1) is never formed: a product with it is a batched product over tasks.
 
 *Steps and checks.* A step consists of little more than one product with the Gram matrices of the tasks
-(`with_gram`), or two with the design if that is less work. The objective and the duality gap are computed
-every `CHECK_STEPS` steps, from the design, and steps that raised the objective are undone.
+(`with_gram`), or two with the design if there are fewer rows than features. The objective and the duality gap
+are computed every `CHECK_STEPS` steps, from the design, and steps that raised the objective are undone.
 
 *Duality gap.* With the dual point theta = scale * (2/N) * residual, scaled to be feasible,
 
@@ -159,9 +159,12 @@ class Problem(eqx.Module):
         return self.design if self.unit is None else self.design * self.unit[0] * self.unit[1]
 
     def with_gram(self) -> "Problem":
-        """Return the problem with Gram matrices if steps are less work with them, else itself."""
+        """Return the problem with Gram matrices if it has at least as many rows as features, else itself.
+
+        With fewer rows, steps are hardly less work, and the matrices cost as much as tens of steps.
+        """
         _, num_rows, num_features = self.design.shape
-        if num_features > 2 * num_rows:
+        if num_features > num_rows:
             return self
         correlation = self.gradient(self.targets)
         return Problem(

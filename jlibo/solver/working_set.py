@@ -1,9 +1,8 @@
 """Growing working sets of features, on which the group lasso is solved.
 
-On each set, proximal gradient takes steps, with the Gram matrices of the set if that is less work. A problem
-of one task that it has not solved after `GRADIENT_STEPS` is ill-conditioned; Newton's method
-(`jlibo.solver.newton`) takes over. With many tasks a Newton step costs as much as a hundred gradient steps,
-and gradients are faster.
+On each set, proximal gradient takes steps. A problem of one task that it has not solved after
+`GRADIENT_STEPS` is ill-conditioned; Newton's method (`jlibo.solver.newton`) takes over. With many tasks a
+Newton step costs as much as a hundred gradient steps, and gradients are faster.
 """
 
 from typing import final
