@@ -12,10 +12,9 @@ from tests import reference
 
 def make(num_rows, num_features, seed=0, lam=0.1):
     rng = np.random.default_rng(seed)
-    design = rng.standard_normal((3, num_rows, num_features))
-    targets = rng.standard_normal((3, num_rows))
-    arrays = (jnp.asarray(array) for array in (design, targets, lam, float(targets.size)))
-    return Problem(*arrays, Singletons())
+    design = jnp.asarray(rng.standard_normal((3, num_rows, num_features)))
+    targets = jnp.asarray(rng.standard_normal((3, num_rows)))
+    return Problem(design, targets, jnp.asarray(lam), jnp.asarray(float(targets.size)), Singletons())
 
 
 def begin(problem):
