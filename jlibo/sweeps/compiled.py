@@ -17,6 +17,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, SingleDev
 
 from jlibo.host_memory import BudgetError
 from jlibo.programs import options
+from jlibo.programs.collector import collector_paused
 from jlibo.sweeps.points import Plan
 from jlibo.sweeps.program import Program
 
@@ -44,7 +45,8 @@ class CompiledChunks:
             # Devices do not communicate, so the check of replicated values is not needed.
             sharded = jax.shard_map(one_device, mesh=mesh, in_specs=specs, out_specs=split, check_vma=False)
             jitted = jax.jit(sharded, in_shardings=tuple(NamedSharding(mesh, spec) for spec in specs))
-        lowered = jitted.lower(*self._arguments)
+        with collector_paused():
+            lowered = jitted.lower(*self._arguments)
         self._compiled: Any = options.compiled(lowered, LEVEL, self.devices[0].platform)
 
     def bytes_per_device(self) -> int | None:
