@@ -25,19 +25,21 @@ _LEVEL = "xla_backend_optimization_level"
 
 Options = dict[str, str | bool | int]
 
+_WHOLE_KERNELS: Options = {
+    "xla_disable_hlo_passes": "cpu-parallel-task-assigner,tree_reduction_rewriter",
+    "xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_DOT",
+}
+
 LEVELS: tuple[Options, ...] = (
     {
         _LEVEL: "0",
         "xla_cpu_use_fusion_emitters": False,
         "xla_llvm_disable_expensive_passes": True,
         "xla_cpu_parallel_codegen_split_count": 1,
+        **_WHOLE_KERNELS,
     },
-    {_LEVEL: "1", "xla_cpu_use_fusion_emitters": False},
-    {
-        _LEVEL: "2",
-        "xla_disable_hlo_passes": "cpu-parallel-task-assigner,tree_reduction_rewriter",
-        "xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_DOT",
-    },
+    {_LEVEL: "1", "xla_cpu_use_fusion_emitters": False, **_WHOLE_KERNELS},
+    {_LEVEL: "2", **_WHOLE_KERNELS},
 )
 
 
