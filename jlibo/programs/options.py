@@ -1,18 +1,18 @@
 """The compiler's options for programs: how long compiling may take, against how fast a program runs.
 
-| level | for                                                    | compilation | run                       |
-|-------|--------------------------------------------------------|-------------|---------------------------|
-| 0     | a tuner's programs that run once a task                | a fifth     | two to five times as long |
-| 1     | the tuner's other programs                             | three fifths| the same                  |
-| 2     | sweeps and experiments                                 | three quarters | two thirds             |
+| level | for                                                 | compilation    | run                       |
+|-------|-----------------------------------------------------|----------------|---------------------------|
+| 0     | a tuner's programs that run once a task             | a fifth        | two to five times as long |
+| 1     | the tuner's other programs                          | three fifths   | the same                  |
+| 2     | sweeps and experiments                              | three quarters | two thirds                |
 
 The figures are relative to XLA's defaults, on a CPU. Levels 0 and 1 use XLA's older code generator for fused
 kernels, which compiles faster and is as fast for these programs.
 
-Level 2 leaves out what makes a batch of small problems slow. A kernel is not divided among cores: chunks run
-side by side, one per core, and waking another core takes longer than a kernel. Sums and maxima are one
-vectorised loop each, and not two passes over windows. Only matrix products are left to the library YNNPACK,
-which would also compute maxima, and copy each of them to every point.
+All levels leave out what makes small problems slow (`_WHOLE_KERNELS`). A kernel is not divided among cores:
+chunks of a sweep run side by side, one per core, and waking another core takes longer than a kernel. Sums and
+maxima are one vectorised loop each, and not two passes over windows. Only matrix products are left to the
+library YNNPACK, which would also compute maxima, and copy each of them to every point.
 
 A version of XLA that does not know an option compiles with its own defaults. A level that is set in the
 environment variable `XLA_FLAGS` is kept.
