@@ -3,6 +3,7 @@
 import contextlib
 import json
 import re
+import socket
 import sqlite3
 import struct
 import time
@@ -226,6 +227,32 @@ def test_a_dishonest_node_changes_nothing(federation):
         expected = tuple(count + (index in own.selected) for index, count in enumerate(counts))
         assert ballot.counts() == expected
         assert ballot.votes_by_client()[client_of(key.with_name("key.pub"))] == 1
+
+
+def test_keys_that_are_registered_anew_are_the_same_clients(federation):
+    """The SuperLink's database is lost. The ballot knows the nodes, and counts none of their votes again."""
+    wait_until(lambda: federation.processes.kill("link", "flower-superlink"), federation)
+    for path in (federation.folder / "server").glob("link.db*"):
+        path.unlink()
+    counted = set(tasks_in(federation))
+    for number, name in enumerate(NAMES):
+        add_tasks(memory_of(federation, name), number, first=200, count=1)
+    known = {vote.task for name in NAMES for vote in votes_of(memory_of(federation, name))}
+    wait_until(lambda: is_listening(federation.port), federation)
+    for name in NAMES:
+        federation.register(federation.folder / name / "key")
+    wait_until(lambda: known <= set(tasks_in(federation)), federation)
+    with ballot_of(federation) as ballot:
+        assert ballot.num_votes == len(counted | known)
+        votes = ballot.votes_by_client()
+    assert {client_of(federation.folder / name / "key.pub") for name in NAMES} <= votes.keys()
+    assert len(votes) <= len(NAMES) + 1  # and the dishonest node
+
+
+def is_listening(port):
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1.0):
+        return True
+    return False
 
 
 # --- what crosses the wire ----------------------------------------------------------------------------------
