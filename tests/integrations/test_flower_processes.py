@@ -2,10 +2,12 @@
 
 import contextlib
 import json
+import os
 import re
 import socket
 import sqlite3
 import struct
+import subprocess
 import time
 
 import pytest
@@ -253,6 +255,20 @@ def is_listening(port):
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1.0):
         return True
     return False
+
+
+def test_demonstration(tmp_path):
+    """Three tuners run while their nodes answer: the tuner's own tasks vote, and follow what is elected."""
+    command = commands.own_command("demo", "--tasks", 2)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=os.environ | COLUMNS)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "6 votes were cast" in done.stdout and "Processes left: 0." in done.stdout
+    lines = [line.split() for line in done.stdout.splitlines() if re.match(r" +\d+s +\d", line)]
+    assert lines[0][1:5] == ["0", "0", "0", "0"] and lines[-1][1:5] == ["6", "2", "2", "2"]
+    assert "elected anew" in done.stdout and re.search(r"log rate.*yes", done.stdout)
+
+
+COLUMNS = {"COLUMNS": "120"}
 
 
 # --- what crosses the wire ----------------------------------------------------------------------------------

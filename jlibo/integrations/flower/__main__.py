@@ -63,8 +63,8 @@ def _node(options: argparse.Namespace) -> None:
     keep_running(command, commands.environment(options.folder), hint=_NODE_HINT)
 
 
-def _demo(_: argparse.Namespace) -> None:
-    demo.main()
+def _demo(options: argparse.Namespace) -> int:
+    return demo.main(options.tasks)
 
 
 def _setting(text: str) -> tuple[str, bool | float]:
@@ -129,6 +129,7 @@ def _parser() -> argparse.ArgumentParser:
     one.set_defaults(command=_node)
 
     one = add("demo", help="a server and three nodes on this machine, for about two minutes")
+    one.add_argument("--tasks", type=int, default=demo.NUM_TASKS, help="of each node (%(default)s)")
     one.set_defaults(command=_demo)
     return parser
 
