@@ -9,6 +9,7 @@ GPJAX_VENV ?= .venv-gpjax
 RAY_VENV ?= .venv-ray
 TRACKERS_VENV ?= .venv-trackers
 FEDERATED_VENV ?= .venv-federated
+PRIVACY_VENV ?= .venv-privacy
 PYTHONS ?= 3.11 3.12 3.13
 # Without the last option the file with most tests comes first, not the longest one (tests/conftest.py).
 PYTEST_ARGS ?= -n 2 --dist loadfile --no-loadscope-reorder
@@ -28,8 +29,8 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo federated-demo test test-slow test-ray test-trackers test-federated test-pythons unit lint format typecheck docs docs-serve check bench automl automl-models peers tuners gpjax \
-  tables tables-env notebooks clean distclean
+.PHONY: help install demo federated-demo test test-slow test-ray test-trackers test-federated test-privacy test-pythons unit lint format typecheck docs docs-serve check bench automl automl-models peers tuners gpjax \
+  tables tables-env privacy-env notebooks clean distclean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -124,6 +125,16 @@ $(FEDERATED_VENV)/.installed: pyproject.toml tests/integrations/constraints-fede
 	  "hypothesis>=6.100" $(call pins,$(FEDERATED_VENV),tests/integrations/constraints-federated.txt)
 	@touch $@
 
+# dp-accounting and jax-privacy need attrs < 24. The tests run in our environment and ask this one for numbers.
+privacy-env: $(PRIVACY_VENV)/.installed ## an environment of its own for dp-accounting and jax-privacy
+
+$(PRIVACY_VENV)/.installed: tests/privacy/constraints-privacy.txt
+	$(call make_venv,$(PRIVACY_VENV))
+	$(call say_pins,$(PRIVACY_VENV),tests/privacy/constraints-privacy.txt)
+	@"$(PRIVACY_VENV)/bin/python" $(PIP_INSTALL) "dp-accounting>=0.6" "jax-privacy>=2.0" \
+	  $(call pins,$(PRIVACY_VENV),tests/privacy/constraints-privacy.txt)
+	@touch $@
+
 # --- what people run ----------------------------------------------------------------------------------------
 
 demo: $(VENV)/.installed ## reproduce the paper's lifelong experiment, 20 seeds, into out/
@@ -144,7 +155,10 @@ unit: $(VENV)/.installed ## the tests alone
 test-slow: $(VENV)/.installed ## the slow tests
 	@$(MAKE) --no-print-directory tables-env || \
 	  echo "The table maker's tools cannot be installed here: the tests that need them are skipped."
+	@$(MAKE) --no-print-directory privacy-env || \
+	  echo "dp-accounting and jax-privacy cannot be installed here: the tests that need them are skipped."
 	@XLA_FLAGS= JLIBO_TABLES_PYTHON="$(abspath $(TABLES_VENV))/bin/python" \
+	  JLIBO_PRIVACY_PYTHON="$(abspath $(PRIVACY_VENV))/bin/python" \
 	  "$(BIN)/python" -m pytest $(PYTEST_ARGS) -m slow --timeout 3600
 
 test-ray: $(RAY_VENV)/.installed ## the tests with Ray Tune, in an environment of their own
@@ -156,6 +170,10 @@ test-trackers: $(TRACKERS_VENV)/.installed ## the tests with MLflow and wandb, i
 
 test-federated: $(FEDERATED_VENV)/.installed ## the tests with Flower's processes, in an environment of their own
 	@"$(FEDERATED_VENV)/bin/python" -m pytest -m "slow or not slow" --timeout 600 tests/integrations/test_flower*.py
+
+test-privacy: $(VENV)/.installed $(PRIVACY_VENV)/.installed ## the calibration of private votes beside dp-accounting and jax-privacy
+	@JLIBO_PRIVACY_PYTHON="$(abspath $(PRIVACY_VENV))/bin/python" \
+	  "$(BIN)/python" -m pytest -m slow tests/privacy/test_oracles.py
 
 test-pythons: ## the tests on every supported Python that is here or that uv can fetch
 	@missing=""; failed=""; tested=""; \
@@ -220,4 +238,4 @@ clean: ## remove caches and build products
 	@find jlibo tests benchmarks -type d -name __pycache__ -prune -exec rm -rf {} +
 
 distclean: clean ## remove the environments too
-	@rm -rf "$(VENV)" "$(PEERS_VENV)" "$(TABLES_VENV)" "$(TUNERS_VENV)" "$(GPJAX_VENV)" "$(RAY_VENV)" "$(TRACKERS_VENV)" "$(FEDERATED_VENV)" $(PYTHONS:%=.venv-%)
+	@rm -rf "$(VENV)" "$(PEERS_VENV)" "$(TABLES_VENV)" "$(TUNERS_VENV)" "$(GPJAX_VENV)" "$(RAY_VENV)" "$(TRACKERS_VENV)" "$(FEDERATED_VENV)" "$(PRIVACY_VENV)" $(PYTHONS:%=.venv-%)

@@ -31,7 +31,7 @@ from jlibo.policies import AbstractPolicy
 from jlibo.privacy.calibration import flip_probability, gnmax_scale, toeplitz_norm, toeplitz_scale
 from jlibo.privacy.local import unbiased_counts
 
-CLIENTS = (20, 49, 100, 300, 1000, 3000)
+CLIENTS = (20, 49, 100, 300, 1000)
 """Numbers of clients in `federated-private`."""
 EPSILONS = (1.0, 4.0, 8.0)
 """Values of epsilon in `federated-private`."""

@@ -13,7 +13,6 @@ from jlibo.privacy.calibration import toeplitz_norm as toeplitz_norm
 from jlibo.privacy.calibration import toeplitz_scale as toeplitz_scale
 from jlibo.privacy.calibration import toeplitz_weights as toeplitz_weights
 from jlibo.privacy.calibration import vote_norm as vote_norm
-from jlibo.privacy.local import unbiased_counts as unbiased_counts
 from jlibo.privacy.mechanisms import AbstractMechanism as AbstractMechanism
 from jlibo.privacy.mechanisms import GNMaxNoise as GNMaxNoise
 from jlibo.privacy.mechanisms import NoPrivacy as NoPrivacy

@@ -30,7 +30,7 @@ from jlibo.belief.scaling import Standardise
 from jlibo.checks import check_count, check_finite, check_range
 from jlibo.federated.messages import MAX_RECEIPTS, Announcement, Receipt, Vote, new_task_id
 from jlibo.federated.randomness import flipped
-from jlibo.front_door import front_door
+from jlibo.front_door import check_fields, front_door
 from jlibo.meta import RunSizes
 from jlibo.meta.federated import client_step
 from jlibo.meta.past import penalised
@@ -81,6 +81,7 @@ class ClientSettings:
     sizes: Mapping[str, Any] | None = None
 
     def __post_init__(self):
+        check_fields(self)
         check_finite("lam_share", self.lam_share)
         check_range("lam_share", self.lam_share, above=0, at_most=1)
         check_finite("omega", self.omega)

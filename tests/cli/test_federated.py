@@ -60,7 +60,7 @@ def test_show_of_another_file_fails_with_one_line(tmp_path, capsys):
     [
         (
             dict(mechanism="toeplitz", epsilon=1.0, delta=1e-5),
-            "correlated noise (Toeplitz), epsilon 1, delta 1e-05",
+            "noise (Toeplitz), epsilon 1, delta 1e-05",
         ),
         (dict(mechanism="gnmax", epsilon=2.0, delta=1e-5), "independent noise (GNMax), epsilon 2"),
         (dict(mechanism="local", epsilon=3.0), "clients randomise each vote, epsilon 3"),

@@ -9,6 +9,7 @@ import pytest
 
 from jlibo import privacy
 from jlibo.federated import BallotFile
+from jlibo.privacy.local import unbiased_counts
 from tests.federated.ballots import NUM_KERNELS, make_rules, vote
 
 dp = pytest.importorskip("opendp.prelude", reason="OpenDP is not installed")
@@ -107,7 +108,7 @@ def test_randomised_response_is_unbiased():
         truth[row, list(vote(row % 40).selected)] = True
     flip = privacy.flip_probability(6.0, max_selected=10)
     sent = np.asarray([flipped(row, 10, flip) for row in truth])
-    estimate = privacy.unbiased_counts(sent.sum(0), len(sent), flip)
+    estimate = unbiased_counts(sent.sum(0), len(sent), flip)
     error = math.sqrt(len(sent) * flip * (1 - flip)) / (1 - 2 * flip)
     assert (np.abs(estimate - truth.sum(0)) <= 3 * error).all()
     assert (sent ^ truth).mean() == pytest.approx(flip, abs=0.01)
@@ -125,5 +126,5 @@ def test_local_ballot_counts_randomised_votes(tmp_path):
         wide = Vote("a" * 32, tuple(range(NUM_KERNELS)))  # more than K bits are right here
         assert ballot.cast("wide", wide) == "counted"
         cast_all(ballot, range(5))
-        expected = privacy.unbiased_counts(np.asarray(ballot.counts()), 6, flip)
+        expected = unbiased_counts(np.asarray(ballot.counts()), 6, flip)
         np.testing.assert_allclose(ballot.estimates(), expected)

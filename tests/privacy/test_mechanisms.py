@@ -9,6 +9,7 @@ import pytest
 import jlibo
 from jlibo import privacy
 from jlibo.meta import RunSizes
+from jlibo.meta.past import remember_all
 from jlibo.privacy.mechanisms import mu_of
 
 DELTA = 1e-5
@@ -178,3 +179,28 @@ def test_votes_have_at_most_the_allowed_number_of_kernels():
 def test_bad_options(make, words):
     with pytest.raises(ValueError, match=words):
         make()
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_learning_all_tasks_at_once_equals_updating_task_by_task(name):
+    learner = jlibo.FederatedMetaKGL(0.1, 0.05, 0.4, data="all", mechanism=MECHANISMS[name], num_votes=3)
+    sizes = RunSizes(FEATURES.groups, 4, 5, 3, jnp.float64)
+    rng = np.random.default_rng(0)
+    data = jlibo.TaskData(
+        jnp.asarray(rng.normal(size=(4, 5, NUM_GROUPS))),
+        jnp.asarray(rng.normal(size=(4, 5))),
+        jnp.ones((4, 5), bool),
+        key=jax.random.split(jax.random.key(0), 4),
+    )
+
+    def step(state, one):
+        state, info = learner.update(state, one, sizes)
+        return state, (state, info.support)
+
+    _, (states, supports) = jax.lax.scan(step, learner.init(sizes), data)
+    for num_done in (1, 3, 4):
+        past = remember_all(data, jnp.arange(4) < num_done, "all", sizes)
+        state, info = learner.learn(past, jnp.asarray(num_done), sizes)
+        expected = jax.tree.map(lambda leaf, last=num_done - 1: leaf[last], states)
+        chex.assert_trees_all_close(state, expected)
+        np.testing.assert_array_equal(info.support, supports[num_done - 1])

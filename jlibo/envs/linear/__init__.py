@@ -11,8 +11,8 @@ from jlibo.envs.linear.base import AbstractWeights as AbstractWeights
 from jlibo.envs.linear.base import LinearEnv as LinearEnv
 from jlibo.envs.linear.base import LinearTask as LinearTask
 from jlibo.envs.linear.facts import Facts as Facts
+from jlibo.envs.linear.sparse import JointlySparseWeights as JointlySparseWeights
+from jlibo.envs.linear.sparse import KernelWeights as KernelWeights
 from jlibo.envs.linear.weights import GaussianWeights as GaussianWeights
-from jlibo.envs.linear.weights import JointlySparseWeights as JointlySparseWeights
-from jlibo.envs.linear.weights import KernelWeights as KernelWeights
 from jlibo.envs.linear.weights import LowRankWeights as LowRankWeights
 from jlibo.envs.linear.weights import ShiftedWeights as ShiftedWeights
