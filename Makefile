@@ -8,6 +8,8 @@ TUNERS_VENV ?= .venv-tuners
 GPJAX_VENV ?= .venv-gpjax
 RAY_VENV ?= .venv-ray
 TRACKERS_VENV ?= .venv-trackers
+FEDERATED_VENV ?= .venv-federated
+PRIVACY_VENV ?= .venv-privacy
 PYTHONS ?= 3.11 3.12 3.13
 # Without the last option the file with most tests comes first, not the longest one (tests/conftest.py).
 PYTEST_ARGS ?= -n 2 --dist loadfile --no-loadscope-reorder
@@ -27,8 +29,8 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo test test-slow test-ray test-trackers test-pythons unit lint format typecheck docs docs-serve check bench automl automl-models peers tuners gpjax \
-  tables tables-env notebooks clean distclean
+.PHONY: help install demo federated-demo test test-slow test-ray test-trackers test-federated test-privacy test-pythons unit lint format typecheck docs docs-serve check bench automl automl-models peers tuners gpjax \
+  tables tables-env privacy-env notebooks clean distclean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -115,10 +117,31 @@ $(TRACKERS_VENV)/.installed: pyproject.toml tests/integrations/constraints-track
 	  "hypothesis>=6.100" $(call pins,$(TRACKERS_VENV),tests/integrations/constraints-trackers.txt)
 	@touch $@
 
+# Flower needs older versions of rich and packaging than the environment of the tests has.
+$(FEDERATED_VENV)/.installed: pyproject.toml tests/integrations/constraints-federated.txt
+	$(call make_venv,$(FEDERATED_VENV))
+	$(call say_pins,$(FEDERATED_VENV),tests/integrations/constraints-federated.txt)
+	@"$(FEDERATED_VENV)/bin/python" $(PIP_INSTALL) -e ".[federated,optuna]" "pytest>=8" "pytest-timeout>=2.3" \
+	  "hypothesis>=6.100" $(call pins,$(FEDERATED_VENV),tests/integrations/constraints-federated.txt)
+	@touch $@
+
+# dp-accounting and jax-privacy need attrs < 24. The tests run in our environment and ask this one for numbers.
+privacy-env: $(PRIVACY_VENV)/.installed ## an environment of its own for dp-accounting and jax-privacy
+
+$(PRIVACY_VENV)/.installed: tests/privacy/constraints-privacy.txt
+	$(call make_venv,$(PRIVACY_VENV))
+	$(call say_pins,$(PRIVACY_VENV),tests/privacy/constraints-privacy.txt)
+	@"$(PRIVACY_VENV)/bin/python" $(PIP_INSTALL) "dp-accounting>=0.6" "jax-privacy>=2.0" \
+	  $(call pins,$(PRIVACY_VENV),tests/privacy/constraints-privacy.txt)
+	@touch $@
+
 # --- what people run ----------------------------------------------------------------------------------------
 
 demo: $(VENV)/.installed ## reproduce the paper's lifelong experiment, 20 seeds, into out/
 	@"$(BIN)/python" -m jlibo.cli $(DEMO_ARGS)
+
+federated-demo: $(FEDERATED_VENV)/.installed ## a server and three nodes that tune, as processes on this machine with TLS
+	@"$(FEDERATED_VENV)/bin/python" -m jlibo.integrations.flower demo
 
 # Types and documentation are checked while the tests run: they take half a minute on one core.
 test: lint ## lint, types, documentation, and all tests that are not slow
@@ -132,7 +155,10 @@ unit: $(VENV)/.installed ## the tests alone
 test-slow: $(VENV)/.installed ## the slow tests
 	@$(MAKE) --no-print-directory tables-env || \
 	  echo "The table maker's tools cannot be installed here: the tests that need them are skipped."
+	@$(MAKE) --no-print-directory privacy-env || \
+	  echo "dp-accounting and jax-privacy cannot be installed here: the tests that need them are skipped."
 	@XLA_FLAGS= JLIBO_TABLES_PYTHON="$(abspath $(TABLES_VENV))/bin/python" \
+	  JLIBO_PRIVACY_PYTHON="$(abspath $(PRIVACY_VENV))/bin/python" \
 	  "$(BIN)/python" -m pytest $(PYTEST_ARGS) -m slow --timeout 3600
 
 test-ray: $(RAY_VENV)/.installed ## the tests with Ray Tune, in an environment of their own
@@ -141,6 +167,13 @@ test-ray: $(RAY_VENV)/.installed ## the tests with Ray Tune, in an environment o
 test-trackers: $(TRACKERS_VENV)/.installed ## the tests with MLflow and wandb, in an environment of their own
 	@"$(TRACKERS_VENV)/bin/python" -m pytest tests/integrations/test_tracking.py \
 	  "tests/test_docs.py::test_python_blocks_run[docs/how-to/track-runs.md]"
+
+test-federated: $(FEDERATED_VENV)/.installed ## the tests with Flower's processes, in an environment of their own
+	@"$(FEDERATED_VENV)/bin/python" -m pytest -m "slow or not slow" --timeout 600 tests/integrations/test_flower*.py
+
+test-privacy: $(VENV)/.installed $(PRIVACY_VENV)/.installed ## the calibration of private votes beside dp-accounting and jax-privacy
+	@JLIBO_PRIVACY_PYTHON="$(abspath $(PRIVACY_VENV))/bin/python" \
+	  "$(BIN)/python" -m pytest -m slow tests/privacy/test_oracles.py
 
 test-pythons: ## the tests on every supported Python that is here or that uv can fetch
 	@missing=""; failed=""; tested=""; \
@@ -205,4 +238,4 @@ clean: ## remove caches and build products
 	@find jlibo tests benchmarks -type d -name __pycache__ -prune -exec rm -rf {} +
 
 distclean: clean ## remove the environments too
-	@rm -rf "$(VENV)" "$(PEERS_VENV)" "$(TABLES_VENV)" "$(TUNERS_VENV)" "$(GPJAX_VENV)" "$(RAY_VENV)" "$(TRACKERS_VENV)" $(PYTHONS:%=.venv-%)
+	@rm -rf "$(VENV)" "$(PEERS_VENV)" "$(TABLES_VENV)" "$(TUNERS_VENV)" "$(GPJAX_VENV)" "$(RAY_VENV)" "$(TRACKERS_VENV)" "$(FEDERATED_VENV)" "$(PRIVACY_VENV)" $(PYTHONS:%=.venv-%)

@@ -14,7 +14,10 @@ class EquinoxSignatures(griffe.Extension):
     def on_class(self, *, cls: griffe.Class, **kwargs: Any) -> None:
         if "__init__" in cls.members:
             return
-        found = importlib.import_module(cls.module.path)
+        try:
+            found = importlib.import_module(cls.module.path)
+        except ImportError:
+            return  # an integration whose library is not installed here
         for name in cls.path.removeprefix(f"{cls.module.path}.").split("."):
             found = getattr(found, name, None)
         if not (isinstance(found, type) and issubclass(found, eqx.Module)) or inspect.isabstract(found):

@@ -7,6 +7,8 @@ from jlibo import startup as _startup  # noqa: F401  (first: all other imports t
 # isort: split
 import logging as _logging
 
+from jlibo import federated as federated
+from jlibo import privacy as privacy
 from jlibo import sweeps as sweeps
 from jlibo import tune as tune
 from jlibo.belief import posterior as posterior

@@ -37,8 +37,11 @@ PUBLIC_MODULES = (
     "jlibo.integrations.wandb",
     "jlibo.integrations.sklearn",
 )
-NEEDS = r'title="needs (ray|mlflow|wandb)"'
-"""Packages outside of the development environment: `make test-ray` and `make test-trackers` have them."""
+NEEDS = r'title="needs (ray|mlflow|wandb|flwr)"'
+"""Packages outside of the development environment: `make test-ray` and `make test-trackers` have them, and
+`make test-federated`."""
+OWN_ENVIRONMENTS = {"jlibo.integrations.ray.": "ray", "jlibo.integrations.flower.": "flwr"}
+"""Modules whose names cannot be imported without a package, and that package."""
 FENCE = re.compile(
     r"^(?P<indent>[ ]*)(?P<fence>`{3,}|~{3,})(?P<info>[^\n]*)\n(?P<text>.*?)^(?P=indent)(?P=fence)[ ]*$",
     re.MULTILINE | re.DOTALL,
@@ -165,10 +168,15 @@ def documented_names() -> set[str]:
     return entries | set(re.findall(r"`(jlibo\.[\w.]+)`", rows))
 
 
+def is_importable(name: str) -> bool:
+    """Whether the package that a name needs is installed."""
+    needed = [package for module, package in OWN_ENVIRONMENTS.items() if name.startswith(module)]
+    return all(importlib.util.find_spec(package) is not None for package in needed)
+
+
 def importable_names() -> set[str]:
-    """`documented_names` but those of Ray's integration where Ray is not installed."""
-    has_ray = importlib.util.find_spec("ray") is not None
-    return {name for name in documented_names() if has_ray or not name.startswith("jlibo.integrations.ray.")}
+    """`documented_names` but those that need a package of another environment."""
+    return {name for name in documented_names() if is_importable(name)}
 
 
 def find(name: str):
@@ -207,11 +215,14 @@ def test_reference_lists_all_public_names():
 def test_names_in_text_exist(page):
     text = FENCE.sub("", page.read_text(encoding="utf-8"))
     for name in re.findall(r"(?:^::: |`)(jlibo(?:\.[A-Za-z]\w*)+)", text, re.MULTILINE):
-        if name.startswith("jlibo.integrations.ray.") and importlib.util.find_spec("ray") is None:
-            source = (ROOT / "jlibo" / "integrations" / "ray.py").read_text(encoding="utf-8")
-            assert f"class {name.split('.')[3]}(" in source
-        else:
+        if is_importable(name):
             find(name)
+        else:
+            module, _, last = name.rpartition(".")
+            path = ROOT.joinpath(*module.split("."))
+            sources = [path.with_suffix(".py")] if path.with_suffix(".py").exists() else path.glob("*.py")
+            text = "\n".join(source.read_text(encoding="utf-8") for source in sources)
+            assert re.search(rf"^(?:class|def) {last}\b", text, re.MULTILINE), name
 
 
 def test_reference_lists_every_command_and_option(capsys):

@@ -19,20 +19,20 @@ import pytest
 from jax import export
 
 import jlibo
-from jlibo import arena, theory
+from jlibo import arena, privacy, theory
 from jlibo.actions import BoxActions
 from jlibo.arena import Schedule, estimators, methods, run_rounds
 from jlibo.belief import posterior as gp
 from jlibo.belief.moments import Moments
 from jlibo.belief.prior import semidefinite_cholesky
 from jlibo.envs.linear import BoxArms, FreshArms, KernelWeights, LinearEnv, LowRankWeights
-from jlibo.experiments import find, recovery
+from jlibo.experiments import federated_numbers, find, recovery
 from jlibo.experiments.run import ExperimentRun
 from jlibo.lifelong.loop import run_agents
 from jlibo.meta import RunSizes, TaskData
 from jlibo.sweeps.points import as_points
 from jlibo.sweeps.program import trace
-from jlibo.tune import arrays, ask, engine, insight, learning, outlook, portfolio
+from jlibo.tune import arrays, ask, engine, federated, insight, learning, outlook, portfolio
 from jlibo.tune.report import curves
 
 PLATFORMS = ("cuda", "tpu")
@@ -58,6 +58,15 @@ LEARNERS = {
     "MetaKGL, noise": jlibo.MetaKGL(0.1, 0.1, lam_scaling="noise"),
     "MetaKGL, estimated": jlibo.MetaKGL(4.0, 0.75, lam_scaling="estimated", omega_scaling="penalty"),
     "FederatedMetaKGL": jlibo.FederatedMetaKGL(0.1, 0.1, 0.25),
+    "FederatedMetaKGL, toeplitz": jlibo.FederatedMetaKGL(
+        0.1, 0.1, 0.25, mechanism=privacy.ToeplitzNoise(1.0, 1e-5)
+    ),
+    "FederatedMetaKGL, gnmax": jlibo.FederatedMetaKGL(
+        0.1, 0.1, 0.25, mechanism=privacy.GNMaxNoise(1.0, 1e-5)
+    ),
+    "FederatedMetaKGL, local": jlibo.FederatedMetaKGL(
+        0.1, 0.1, 0.25, mechanism=privacy.RandomisedResponse(4.0)
+    ),
     "MetaKeL": jlibo.MetaKeL(0.1),
     "SelfTunedMetaKGL": jlibo.SelfTunedMetaKGL(num_lams=2),
     "AdaptiveMetaKGL": jlibo.AdaptiveMetaKGL(num_lams=2, num_steps=2),
@@ -130,9 +139,10 @@ def of_policy(policy):
 
 
 def of_learner(learner):
-    def update(learner, rows, rewards, explored):
+    def update(learner, rows, rewards, explored, data):
         state = learner.init(SIZES)
-        state, info = learner.update(state, TaskData(rows, rewards, explored), SIZES)
+        task = TaskData(rows, rewards, explored, key=key_of(data))
+        state, info = learner.update(state, task, SIZES)
         return learner.prior(state, SIZES), info
 
     return Entry(
@@ -142,6 +152,7 @@ def of_learner(learner):
             floats(HORIZON, NUM_FEATURES),
             floats(HORIZON),
             booleans(HORIZON),
+            KEY,
         ),
     )
 
@@ -316,6 +327,23 @@ def tuner_rows(points, scores, explored, present, is_summary=False):
     return learning._begin(*parts, SIZES).history
 
 
+def client_votes(points, scores, explored, present):
+    rows = arrays.PastRows(points, scores, explored, present, jnp.zeros(NUM_TASKS, scores.dtype))
+    numbers = (jnp.asarray(number, scores.dtype) for number in (0.2, 0.1, 0.1))
+    share, omega, noise_std = numbers
+    return federated._selections(share, omega, jlibo.Standardise(), noise_std, FEATURES, rows, SIZES, 2)
+
+
+def election_votes(data):
+    parts = (make_env(data), FEATURES, LEARNERS["FederatedMetaKGL"])
+    return federated_numbers.votes_of(*parts, 4, 3, key=key_of(data))
+
+
+def election_regret(supports, data):
+    policy = jlibo.GPUCB(10.0, 0.1)
+    return federated_numbers._played(make_env(data), FEATURES, policy, supports, 1, HORIZON, key=key_of(data))
+
+
 def tuner_suggest(features, scores, told, pending, candidates, data, is_compressed=False):
     zero = jnp.zeros((), scores.dtype)
     moments = Moments(zero, zero, zero, zero)
@@ -469,6 +497,9 @@ ENTRIES: dict[str, Callable[[], Entry]] = {
     ),
     "tuner learn, rows": lambda: Entry(tuner_rows, PAST_ROWS, ("_begin",)),
     "tuner summarise, rows": lambda: Entry(partial(tuner_rows, is_summary=True), PAST_ROWS, ("_summarise",)),
+    "client's votes": lambda: Entry(client_votes, PAST_ROWS, ("_selections",)),
+    "votes of many clients": lambda: Entry(election_votes, (KEY,), ("votes_of",)),
+    "regret after an election": lambda: Entry(election_regret, (booleans(3, len(GROUPS)), KEY), ("_played",)),
     "tuner candidates": lambda: Entry(
         partial(ask._features_at, FEATURES), (floats(4, 1),), ("_features_at",)
     ),

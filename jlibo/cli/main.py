@@ -1,4 +1,4 @@
-"""The command line: `jlibo list`, `reproduce`, `sweep`, `memory`, `theory` and `arena`."""
+"""The command line: `jlibo list`, `reproduce`, `sweep`, `memory`, `theory`, `arena` and `federated`."""
 
 import argparse
 import functools
@@ -6,18 +6,20 @@ import sys
 from typing import Any, NoReturn, final
 
 from jlibo.cli import arena as arena_cli
+from jlibo.cli import federated as federated_cli
 from jlibo.cli import memory as memory_cli
 from jlibo.cli import reproduce as reproduce_cli
 from jlibo.cli import sweep as sweep_cli
 from jlibo.cli import theory as theory_cli
 from jlibo.cli.failures import UsageError as UsageError
 from jlibo.cli.failures import run_safely
+from jlibo.federated import BallotFileError
 from jlibo.printable import printable
 from jlibo.startup import imported
 from jlibo.tune.memory.memory import MemoryFileError
 from jlibo.version import __version__
 
-USAGE_ERRORS = (MemoryFileError, *reproduce_cli.REPRODUCE_ERRORS, *sweep_cli.SWEEP_ERRORS)
+USAGE_ERRORS = (MemoryFileError, BallotFileError, *reproduce_cli.REPRODUCE_ERRORS, *sweep_cli.SWEEP_ERRORS)
 """Errors that the user can fix; the message says how."""
 
 
@@ -78,4 +80,5 @@ def _parser() -> argparse.ArgumentParser:
     memory_cli.add_parser(commands)
     theory_cli.add_parser(commands)
     arena_cli.add_parser(commands)
+    federated_cli.add_parser(commands)
     return parser

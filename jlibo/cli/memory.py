@@ -14,6 +14,7 @@ from pathlib import Path
 
 from jlibo.cli import report as report_cli
 from jlibo.cli import tasks as tasks_cli
+from jlibo.cli.output import print_lines
 from jlibo.files import write_atomically
 from jlibo.printable import MAX_LENGTH, printable
 from jlibo.tune.memory.lines import (
@@ -102,7 +103,7 @@ def _show(options: argparse.Namespace) -> int:
         # In a `Text`, brackets in names are not parsed as markup.
         console.print(Text(printable(line, max_length=None)), soft_wrap=True)
 
-    console.begin_capture()  # printed at the end by `_print_lines`: rich would handle a failed write itself
+    console.begin_capture()  # printed at the end by `print_lines`: rich would handle a failed write itself
     show(f"{options.file}: {len(tasks)} tasks, {len(trials)} trials, to {direction}")
     for name, parameter in memory.space.items():
         show(f"  {printable(name)}: {printable(repr(parameter), max_length=10 * MAX_LENGTH)}")
@@ -125,7 +126,7 @@ def _show(options: argparse.Namespace) -> int:
     if kernels is not None:
         console.print()
         show(kernels)
-    _print_lines(console.end_capture().splitlines())
+    print_lines(console.end_capture().splitlines())
     return 0
 
 
@@ -167,17 +168,10 @@ def _export(options: argparse.Namespace) -> int:
         else:
             lines = export_lines(memory)
         if options.out == "-":
-            _print_lines(lines)
+            print_lines(lines)
         else:
             _write_file(options.out, lines, memory_path=options.file)
     return 0
-
-
-def _print_lines(lines: Iterable[str]) -> None:
-    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    for line in lines:
-        # Characters that the terminal cannot show are escaped, which keeps an export valid JSON.
-        print(line.encode(encoding, "backslashreplace").decode(encoding))
 
 
 def _write_file(out: str, lines: Iterable[str], *, memory_path: str) -> None:
@@ -203,7 +197,7 @@ def _write_file(out: str, lines: Iterable[str], *, memory_path: str) -> None:
 def _import(options: argparse.Namespace) -> int:
     is_csv = options.lines.lower().endswith(".csv")
     report = _import_csv(options) if is_csv else _import_lines(options)
-    _print_lines(
+    print_lines(
         [
             f"{report.num_trials} trials and {report.num_tasks} tasks are new, "
             f"{report.num_skipped} trials were there already."
@@ -322,5 +316,5 @@ def _salvage(options: argparse.Namespace) -> int:
         lines.append("nothing was lost.")
     lines += [f"lost: {count} x {reason}" for reason, count in sorted(report.lost.items())]
     lines += [f"note: {printable(note)}" for note in report.notes]
-    _print_lines(lines)
+    print_lines(lines)
     return 0 if report.complete else 1

@@ -39,7 +39,7 @@ def coverage(result: Any) -> dict[str, Any]:
             "width": width,
             "regulariser": (own, proved)[place],
             # Tasks of a seed share what was learned, so seeds are the independent units.
-            "left": {name: _mean_and_error(one.mean(1)) for name, one in left.items()},
+            "left": {name: mean_and_error(one.mean(1)) for name, one in left.items()},
             "left_by_task": {name: one.mean(0).tolist() for name, one in left.items()},
             "median_ratio": {name: float(np.median(one)) for name, one in each.items()},
         }
@@ -74,6 +74,7 @@ def _ratios(experiment: Any, regularisers: np.ndarray, seeds: np.ndarray) -> dic
     )
 
 
-def _mean_and_error(values: np.ndarray) -> dict[str, float]:
+def mean_and_error(values: np.ndarray) -> dict[str, float]:
+    """Return mean and standard error over seeds, for a summary."""
     mean, error = metrics.mean_and_standard_error(values.astype(float))
     return {"mean": float(mean), "se": float(error)}

@@ -7,13 +7,18 @@ from pathlib import Path
 from typing import Any, final
 
 from jlibo.checks import did_you_mean_or_known
-from jlibo.experiments import paper, theory, theory_lam
+from jlibo.experiments import federated, paper, theory, theory_lam
 from jlibo.experiments.experiment import Experiment
 from jlibo.experiments.spec import SettingError, Value
 from jlibo.front_door import front_door
 from jlibo.printable import printable
 
-_BUILT_IN: dict[str, Experiment] = {**paper.EXPERIMENTS, **theory.EXPERIMENTS, **theory_lam.EXPERIMENTS}
+_BUILT_IN: dict[str, Experiment] = {
+    **paper.EXPERIMENTS,
+    **theory.EXPERIMENTS,
+    **theory_lam.EXPERIMENTS,
+    **federated.EXPERIMENTS,
+}
 _own: dict[str, Experiment] = {}
 
 

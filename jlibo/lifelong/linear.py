@@ -23,14 +23,13 @@ from jlibo.actions import FiniteActions
 from jlibo.belief import belief as running
 from jlibo.belief.belief import RunningBelief, with_features
 from jlibo.belief.moments import Moments
-from jlibo.belief.prior import Prior, PriorMixture, in_one_shape
+from jlibo.belief.prior import Prior, PriorMixture
 from jlibo.belief.scaling import RAW, AbstractScaling
 from jlibo.envs.base import Task
 from jlibo.envs.linear.base import LinearEnv, LinearTask, value_of
 from jlibo.lifelong.one_task import Draws, run_task, split_task_key
-from jlibo.lifelong.play import LifelongResult, RunSpec, result_of_agent, stack
-from jlibo.meta.base import TaskData, check_state
-from jlibo.meta.rows import settled
+from jlibo.lifelong.play import LifelongResult, RunSpec, scan_tasks
+from jlibo.meta.base import TaskData
 from jlibo.policies.acting import act
 from jlibo.policies.base import AbstractPolicy
 from jlibo.solver.group_lasso import Status
@@ -164,37 +163,17 @@ def play_linear_tasks(
 ) -> dict[str, LifelongResult]:
     """Play the tasks `indices` of a run on a linear environment; the arguments are those of `play_tasks`."""
     env = cast(LinearEnv, spec.env)
-    horizon, policy, scaling = spec.sizes[0].horizon, spec.policy, spec.scaling
-    agents = tuple(zip(spec.names, spec.learners, spec.sizes, strict=True))
 
-    def play_task(states, step):
-        index, num_explore = step
-        draws = draw_linear_task(env, index, horizon, key=key)
-        priors = [learner.prior(states[name][0], sizes) for name, learner, sizes in agents]
-        scale_states = stack([states[name][1] for name in spec.names])
+    def play_task(index, num_explore, prior, scale_states):
+        draws = draw_linear_task(env, index, spec.sizes[0].horizon, key=key)
         play = jax.vmap(run_linear_task, in_axes=(None, None, 0, None, 0, None, 0))
-        prior = stack(in_one_shape(priors, policy.noise_std))
-        results = play(env, policy, prior, draws, num_explore, scaling, scale_states)
-        new_states, infos = {}, {}
-        for number, (name, learner, sizes) in enumerate(agents):
-            result = jax.tree.map(lambda leaf, number=number: leaf[number], results)
-            state, scale_state = states[name]
-            data = TaskData(result.features, result.rewards, result.explored)
-            data, units = settled(data, scaling, policy.noise_std, sizes)
-            state, info = learner.update(state, data, sizes)
-            check_state(learner, states[name][0], state)
-            usable = jnp.isfinite(result.rewards).all()
-            status = jnp.where(usable, info.status, Status.NON_FINITE_REWARDS).astype(jnp.int32)
-            infos[name] = eqx.tree_at(lambda i: i.status, info, status)
-            new_states[name] = state, scaling.update(scale_state, units)
-        if progress_fn is not None:
-            # The index is the same for all seeds, so a batch reports each task once.
-            jax.debug.callback(progress_fn, index + 1)
-        return new_states, (results, infos)
+        results = play(env, spec.policy, prior, draws, num_explore, spec.scaling, scale_states)
 
-    counts = counts.astype(jnp.int32)
-    states, (results, infos) = jax.lax.scan(play_task, dict(states), (indices, counts))
-    return {
-        name: result_of_agent(number, results, infos[name], states[name], counts)
-        for number, name in enumerate(spec.names)
-    }
+        def finish(result: LinearTaskResult, data_key: PRNGKeyArray):
+            data = TaskData(result.features, result.rewards, result.explored, key=data_key)
+            usable = jnp.isfinite(result.rewards).all()
+            return data, lambda status: jnp.where(usable, status, Status.NON_FINITE_REWARDS).astype(jnp.int32)
+
+        return results, finish
+
+    return scan_tasks(spec, states, indices, counts, play_task, progress_fn=progress_fn, key=key)

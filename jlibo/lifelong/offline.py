@@ -22,7 +22,7 @@ from jlibo.belief.prior import Prior, PriorMixture, in_one_shape
 from jlibo.envs.base import AbstractEnv, check_num_tasks
 from jlibo.features import AbstractFeatures
 from jlibo.front_door import front_door
-from jlibo.lifelong.one_task import draw_task, run_task
+from jlibo.lifelong.one_task import draw_task, learner_key, run_task
 from jlibo.meta.base import AbstractMetaLearner, RunSizes, TaskData, check_state
 from jlibo.policies.base import AbstractPolicy
 
@@ -125,6 +125,7 @@ def _learn_and_play(
             features=candidate_features[draws.exploration],
             rewards=draws.task.values[draws.exploration] + draws.noise,
             explored=jnp.ones(num_rows, bool),
+            key=learner_key(key, index),
         )
         new_states, priors, infos = [], [], []
         for learner, state in zip(learners, states, strict=True):

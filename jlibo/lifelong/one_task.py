@@ -81,6 +81,18 @@ def split_task_key(key: PRNGKeyArray) -> TaskKeys:
     return TaskKeys(*jax.random.split(key, len(TaskKeys._fields)))
 
 
+LEARNER_STREAM = 0x6E6F6973
+"""Number by which the stream of the learners' draws differs from that of the tasks."""
+
+
+def learner_key(key: PRNGKeyArray, index: Int[Array, ""]) -> PRNGKeyArray:
+    """Return the key for what meta-learners draw after task `index` of a run, given the key of the run.
+
+    It is independent of the keys of the task itself, so learners with and without noise meet the same tasks.
+    """
+    return jax.random.fold_in(jax.random.fold_in(key, LEARNER_STREAM), index)
+
+
 @front_door
 def draw_task(
     env: AbstractEnv, index: Int[Array, ""], horizon: int, *, repeats: bool = True, key: PRNGKeyArray

@@ -17,7 +17,7 @@ from jlibo.checks import check_count, fail
 from jlibo.envs.base import AbstractEnv, check_num_tasks
 from jlibo.envs.linear.base import LinearEnv
 from jlibo.features import AbstractFeatures
-from jlibo.lifelong.one_task import draw_task, run_task
+from jlibo.lifelong.one_task import TaskResult, draw_task, learner_key, run_task
 from jlibo.meta.base import AbstractMetaLearner, MetaInfo, RunSizes, TaskData, check_state, only_present
 from jlibo.meta.exploration import AbstractExploration
 from jlibo.meta.rows import settled
@@ -186,35 +186,67 @@ def play_tasks(
     - `counts`: number of forced exploration steps of each task and agent.
     - `progress_fn`, `key`: as in `run_lifelong`.
     """
-    horizon = spec.sizes[0].horizon
     env, features = cast(AbstractEnv, spec.env), cast(AbstractFeatures, spec.features)
-    policy, scaling = spec.policy, spec.scaling
-    agents = tuple(zip(spec.names, spec.learners, spec.sizes, strict=True))
+    policy, scaling, horizon = spec.policy, spec.scaling, spec.sizes[0].horizon
     candidate_features = features(env.candidates)
 
-    def play_task(states, step):
-        index, num_explore = step
+    def play_task(index, num_explore, prior, scale_states):
         draws = draw_task(env, index, horizon, repeats=spec.repeats, key=key)
         points = draws.task.points
         task_features = candidate_features if points is None else features(points)
-        priors = [learner.prior(states[name][0], sizes) for name, learner, sizes in agents]
-        scale_states = stack([states[name][1] for name in spec.names])
         play = jax.vmap(partial(run_task, repeats=spec.repeats), in_axes=(None, 0, None, None, 0, None, 0))
-        prior = stack(in_one_shape(priors, policy.noise_std))
         results = play(policy, prior, task_features, draws, num_explore, scaling, scale_states)
+
+        def finish(result: TaskResult, data_key: PRNGKeyArray):
+            data = TaskData(task_features[result.actions], result.rewards, result.explored, key=data_key)
+            usable = jnp.isfinite(result.rewards) & jnp.isfinite(result.regret)
+            if not env.always_finite:
+                data = only_present(data, usable)
+            return data, lambda status: draws.status(status, usable)
+
+        return results, finish
+
+    return scan_tasks(spec, states, indices, counts, play_task, progress_fn=progress_fn, key=key)
+
+
+def scan_tasks(
+    spec: RunSpec,
+    states: Mapping[str, Any],
+    indices: Int[Array, " tasks"],
+    counts: Int[Array, "tasks agents"],
+    play_fn: Callable,
+    *,
+    progress_fn: Callable[[int], None] | None = None,
+    key: PRNGKeyArray,
+) -> dict[str, LifelongResult]:
+    """Scan over tasks, in which every agent plays with its prior and learns from what it played.
+
+    **Arguments:**
+
+    - `spec`, `states`, `indices`, `counts`, `progress_fn`, `key`: as in `play_tasks`.
+    - `play_fn`: plays one task: a function of its index and, with a leading axis over agents, the numbers of
+      exploration steps, the priors and the states of the scaling. It returns the results of all agents, and a
+      function that is called with one agent's result and a key: it returns the `TaskData`, and a function
+      from the status of the solve to that of the task.
+    """
+    agents = tuple(zip(spec.names, spec.learners, spec.sizes, strict=True))
+
+    def play_task(states, step):
+        index, num_explore = step
+        priors = [learner.prior(states[name][0], sizes) for name, learner, sizes in agents]
+        prior = _stack(in_one_shape(priors, spec.policy.noise_std))
+        scale_states = _stack([states[name][1] for name in spec.names])
+        results, finish = play_fn(index, num_explore, prior, scale_states)
         new_states, infos = {}, {}
         for number, (name, learner, sizes) in enumerate(agents):
             result = jax.tree.map(lambda leaf, number=number: leaf[number], results)
             state, scale_state = states[name]
-            data = TaskData(task_features[result.actions], result.rewards, result.explored)
-            usable = jnp.isfinite(result.rewards) & jnp.isfinite(result.regret)
-            if not env.always_finite:
-                data = only_present(data, usable)
-            data, units = settled(data, scaling, policy.noise_std, sizes)
-            state, info = learner.update(state, data, sizes)
-            check_state(learner, states[name][0], state)
-            infos[name] = eqx.tree_at(lambda i: i.status, info, draws.status(info.status, usable))
-            new_states[name] = state, scaling.update(scale_state, units)
+            data, status_of = finish(result, learner_key(key, index))
+            data, units = settled(data, spec.scaling, spec.policy.noise_std, sizes)
+            new_state, info = learner.update(state, data, sizes)
+            check_state(learner, state, new_state)
+            infos[name] = eqx.tree_at(lambda i: i.status, info, status_of(info.status))
+            new_states[name] = new_state, spec.scaling.update(scale_state, units)
         if progress_fn is not None:
             # The index is the same for all seeds, so a batch reports each task once.
             jax.debug.callback(progress_fn, index + 1)
@@ -223,12 +255,12 @@ def play_tasks(
     counts = counts.astype(jnp.int32)
     states, (results, infos) = jax.lax.scan(play_task, dict(states), (indices, counts))
     return {
-        name: result_of_agent(number, results, infos[name], states[name], counts)
+        name: _result_of_agent(number, results, infos[name], states[name], counts)
         for number, name in enumerate(spec.names)
     }
 
 
-def result_of_agent(number: int, results: Any, info: MetaInfo, state, counts) -> LifelongResult:
+def _result_of_agent(number: int, results: Any, info: MetaInfo, state, counts) -> LifelongResult:
     """Return the result of one agent, given those of the tasks of all agents."""
     own = jax.tree.map(lambda leaf: leaf[:, number], results)
     return LifelongResult(
@@ -246,6 +278,6 @@ def result_of_agent(number: int, results: Any, info: MetaInfo, state, counts) ->
     )
 
 
-def stack(trees: list) -> Any:
+def _stack(trees: list) -> Any:
     """Return the agents' trees as one tree with a leading axis over agents."""
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)

@@ -15,7 +15,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jlibo.belief.prior import Prior, PriorMixture, check_noise, largest_variance, support_prior
 from jlibo.checks import ArrayLike, check_same_tree, is_concrete
@@ -111,6 +111,8 @@ class TaskData(eqx.Module):
     """Which steps were forced exploration. They come first."""
     present: Bool[Array, " horizon"] | None = None
     """Which steps exist; None means all. The other steps are padding of a task that ended early."""
+    key: PRNGKeyArray | None = None
+    """Random key for what a learner draws after this task, such as the noise of a private vote."""
 
     @property
     def is_present(self) -> Bool[Array, " horizon"]:
@@ -121,7 +123,7 @@ class TaskData(eqx.Module):
 def only_present(data: TaskData, present: Bool[Array, " horizon"]) -> TaskData:
     """Return the task with only those steps that are `present`; the rewards of the others are zero."""
     rewards = jnp.where(present, data.rewards, 0)
-    return TaskData(data.features, rewards, data.explored & present, data.is_present & present)
+    return TaskData(data.features, rewards, data.explored & present, data.is_present & present, data.key)
 
 
 @final

@@ -15,7 +15,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jlibo.meta.base import RunSizes, TaskData
 from jlibo.meta.rows import compress_rows, num_rows, penalised_part, seen_rows
@@ -36,6 +36,8 @@ class PastTasks(eqx.Module):
     """Number of observations that the rows of each task represent."""
     is_done: Float[Array, " tasks"]
     """1 for finished tasks, else 0."""
+    keys: PRNGKeyArray | None = None
+    """Random key of each task, for learners that draw noise; see `TaskData`."""
 
 
 def no_past(data: str, sizes: RunSizes) -> PastTasks:
@@ -78,7 +80,10 @@ def remember(
 def remember_all(data: TaskData, is_done: Bool[Array, " tasks"], choice: str, sizes: RunSizes) -> PastTasks:
     """Return the history of all tasks at once; the leaves of `data` have a leading axis of tasks."""
     tasks = jax.vmap(lambda task: _as_rows(task, choice, sizes))(data)
-    return eqx.tree_at(lambda past: past.is_done, tasks, is_done.astype(sizes.dtype))
+    tasks = eqx.tree_at(lambda past: past.is_done, tasks, is_done.astype(sizes.dtype))
+    if data.key is None:
+        return tasks
+    return eqx.tree_at(lambda past: past.keys, tasks, data.key, is_leaf=lambda leaf: leaf is None)
 
 
 def _as_rows(data: TaskData, choice: str, sizes: RunSizes) -> PastTasks:

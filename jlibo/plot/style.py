@@ -5,6 +5,7 @@ import io
 from collections.abc import Mapping
 from typing import Any, final
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LinearSegmentedColormap, to_rgb
@@ -151,3 +152,12 @@ def colour_key(ax: Axes, mappable: ScalarMappable, low: str, high: str) -> None:
     bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
     for x, words, side in ((0.765, low, "right"), (0.965, high, "left")):
         ax.text(x, 1.045, words, transform=ax.transAxes, ha=side, va="center", fontsize="small")
+
+
+def two_panels(title: str | None) -> tuple[Figure, np.ndarray]:
+    """Return a figure with two panels side by side, and their axes."""
+    figure = NotebookFigure(figsize=(9.6, 3.9), layout="constrained")
+    axes = figure.subplots(1, 2)
+    if title:
+        figure.suptitle(title)
+    return figure, axes

@@ -23,10 +23,10 @@ from jlibo.plot.style import (
     NAIVE,
     ORACLE,
     RANDOM,
-    NotebookFigure,
     agent_colours,
     display_name,
     mix,
+    two_panels,
 )
 
 
@@ -39,7 +39,7 @@ def figure_recovery(numbers: Mapping[str, Any], title: str | None = None) -> Fig
     - `numbers`: `summary["analysis"]` of `theory-recovery`.
     - `title`: title of the figure.
     """
-    figure, axes = _panels(title)
+    figure, axes = two_panels(title)
     rows, tasks = numbers["rows"], numbers["tasks"]
     measured, worst = np.asarray(numbers["measured"]), np.asarray(numbers["worst_case"])
     lines = {
@@ -74,7 +74,7 @@ def figure_regret(numbers: Mapping[str, Any], title: str | None = None) -> Figur
     - `numbers`: `summary["analysis"]` of `theory-regret`.
     - `title`: title of the figure.
     """
-    figure, axes = _panels(title)
+    figure, axes = two_panels(title)
     tasks, bound = np.asarray(numbers["tasks"]), numbers["bound"]
     colours = agent_colours(numbers["cumulative"])
     for name, curve in numbers["cumulative"].items():
@@ -106,7 +106,7 @@ def figure_exploration(numbers: Mapping[str, Any], title: str | None = None) -> 
     - `numbers`: `summary["analysis"]` of `theory-exploration`.
     - `title`: title of the figure.
     """
-    figure, axes = _panels(title)
+    figure, axes = two_panels(title)
     places, labels = np.arange(len(numbers["scale"])), [f"{scale:g}" for scale in numbers["scale"]]
     mean = [one["mean"] for one in numbers["regret"]]
     error = [one["se"] for one in numbers["regret"]]
@@ -146,7 +146,7 @@ def figure_kernels(numbers: Mapping[str, Any], title: str | None = None) -> Figu
     - `numbers`: `summary["analysis"]` of `theory-kernels`.
     - `title`: title of the figure.
     """
-    figure, axes = _panels(title)
+    figure, axes = two_panels(title)
     counts = np.asarray(numbers["kernels"], float)
     mean = np.asarray([one["mean"] for one in numbers["tasks_until"]])
     error = np.asarray([one["se"] for one in numbers["tasks_until"]])
@@ -173,7 +173,7 @@ def figure_coverage(numbers: Mapping[str, Any], title: str | None = None) -> Fig
     - `numbers`: `summary["analysis"]` of `theory-coverage`.
     - `title`: title of the figure.
     """
-    figure, axes = _panels(title)
+    figure, axes = two_panels(title)
     bands, colours = numbers["bands"], (META, ORACLE, NAIVE)
     names = list(bands[0]["left"])
     for place, (band, colour) in enumerate(zip(bands, colours, strict=True)):
@@ -199,14 +199,6 @@ def figure_coverage(numbers: Mapping[str, Any], title: str | None = None) -> Fig
     axes[1].axhline(numbers["delta"], color=RANDOM, linestyle="--", linewidth=0.9)
     _finish(axes[1], "task", f"share of seeds, {bands[1]['width']}, proved lambda_ucb")
     return figure
-
-
-def _panels(title: str | None) -> tuple[Figure, np.ndarray]:
-    figure = NotebookFigure(figsize=(9.6, 3.9), layout="constrained")
-    axes = figure.subplots(1, 2)
-    if title:
-        figure.suptitle(title)
-    return figure, axes
 
 
 def _band(ax: Axes, x: np.ndarray, curve: Mapping[str, Any], colour: Any, label: str) -> None:

@@ -5,6 +5,13 @@ from jlibo.tune.explanation import Estimate as Estimate
 from jlibo.tune.explanation import Explanation as Explanation
 from jlibo.tune.explanation import Recommendation as Recommendation
 from jlibo.tune.explanation import SimilarTask as SimilarTask
+from jlibo.tune.federated import ClientSettings as ClientSettings
+from jlibo.tune.federated import FederatedMismatch as FederatedMismatch
+from jlibo.tune.federated import confirm as confirm
+from jlibo.tune.federated import new_votes as new_votes
+from jlibo.tune.federated import num_kernels as num_kernels
+from jlibo.tune.federated import publish as publish
+from jlibo.tune.federated import published as published
 from jlibo.tune.loop import EvaluationError as EvaluationError
 from jlibo.tune.memory.memory import Memory as Memory
 from jlibo.tune.memory.memory import MemoryFileError as MemoryFileError

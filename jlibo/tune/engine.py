@@ -137,7 +137,7 @@ def begin(
     sizes: RunSizes,
 ) -> Begun:
     """Return the first part of `learn`, which takes long to compile and little time to run."""
-    history, scales = _history(learner, scaling, noise_std, past, sizes)
+    history, scales = history_of(learner.data, scaling, noise_std, past, sizes)
     path = learner.path(history, sizes) if isinstance(learner, AbstractPathLearner) else None
     return Begun(history, scales, path)
 
@@ -167,7 +167,7 @@ def summarise(
 
     `support` is the selected support. Suggestions do not need this result, so it is not a part of `learn`.
     """
-    history, _ = _history(learner, scaling, noise_std, past, sizes)
+    history, _ = history_of(learner.data, scaling, noise_std, past, sizes)
     wide = selected_prior(support, sizes)
     number = jnp.asarray(noise_std, sizes.dtype)
     one = jnp.ones((), sizes.dtype)
@@ -182,14 +182,17 @@ def summarise(
     )
 
 
-def _history(
-    learner: AbstractMetaLearner,
+def history_of(
+    choice: str,
     scaling: Standardise,
     noise_std: Float[Array, ""],
     past: PastTrials,
     sizes: RunSizes,
 ) -> tuple[PastTasks, PastScales]:
-    """Return the past tasks as rows, each task in its own units, and the scales of these units."""
+    """Return the past tasks as rows, each task in its own units, and the scales of these units.
+
+    `choice`: which steps of a task to use, "exploration" or "all".
+    """
 
     tasks = TaskData(past.features, past.scores, past.explored, past.present)
 
@@ -201,7 +204,7 @@ def _history(
     # data.
     scores, units = jax.lax.map(in_units, tasks, batch_size=PART_TASKS)
     data = eqx.tree_at(lambda data: data.rewards, tasks, scores)
-    history = remember_all(data, past.present.any(1), learner.data, sizes)
+    history = remember_all(data, past.present.any(1), choice, sizes)
     known = past.present.any(1) & (units.scale > 0)
     # In logarithms, because the scores may have been divided by numbers such as 1e300.
     log_scales = jnp.where(known, jnp.log(jnp.where(known, units.scale, 1)) + past.log_units, 0)

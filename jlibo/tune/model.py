@@ -25,8 +25,10 @@ from jaxtyping import Float64
 from jlibo.belief.prior import Prior
 from jlibo.belief.scaling import Standardise
 from jlibo.checks import check_shape, fail
-from jlibo.meta import AbstractMetaLearner, RunSizes
-from jlibo.meta.base import check_run_noise
+from jlibo.federated.messages import Announcement
+from jlibo.meta import AbstractMetaLearner, FixedPrior, RunSizes
+from jlibo.meta.base import check_run_noise, selected_prior
+from jlibo.meta.exploration import FirstTasksExploration
 from jlibo.policies import AbstractPolicy
 from jlibo.programs.programs import UNSTORED, Programs
 from jlibo.tune import modes
@@ -54,6 +56,15 @@ corners of the box.
 """
 CHECKED_TASKS, CHECKED_BUDGET = 128, 50
 """Numbers of tasks and of trials per task for which a learner's exploration schedule is checked."""
+
+
+DEFAULT_BUDGET = 50
+"""Number of trials of a task whose budget was not given."""
+ALL_TASKS = 2**31 - 1
+
+
+class FederatedMismatch(ValueError):
+    """What the server of a federated run announced does not fit the search space of the client."""
 
 
 @final
@@ -98,7 +109,7 @@ def make_model(
     **Arguments:**
 
     - `space`: the search space.
-    - `mode`: "adaptive" or "paper", see `jlibo.tune.modes`.
+    - `mode`: "adaptive", "paper" or "federated", see `jlibo.tune.modes`.
     - `learner`, `policy`: used instead of those of the mode.
     - `candidates`: the configurations to choose from. With None, all of a small finite space, or the whole
       box.
@@ -133,6 +144,25 @@ def make_model(
     )
 
 
+def following(model: Model, announcement: Announcement | None) -> Model:
+    """Return the model of a client with the support and the exploration that the server announced.
+
+    **Raises:** `FederatedMismatch` if the announcement has another number of kernels than the dictionary.
+    """
+    if announcement is None:
+        return dataclasses.replace(model, learner=modes.make_learner("federated"))
+    if announcement.num_kernels != model.features.num_groups:
+        raise FederatedMismatch(
+            f"the announcement in the memory is about {announcement.num_kernels} kernels, but the dictionary "
+            f"of this tuner has {model.features.num_groups}: use the space and the sizes of the ballot."
+        )
+    support = np.zeros(announcement.num_kernels, bool)
+    support[list(announcement.support)] = True
+    exploration = FirstTasksExploration(announcement.num_explore, num_tasks=ALL_TASKS)
+    prior = selected_prior(jnp.asarray(support), model.sizes(1, 1))
+    return dataclasses.replace(model, learner=FixedPrior(prior, exploration))
+
+
 def is_allowed(model: Model, params: Mapping[str, Any]) -> bool:
     """Return whether a configuration satisfies the constraint and is in the user's list, if there is one."""
     if model.allowed is not None and not model.allowed.holds(params):
@@ -161,7 +191,7 @@ def _default_features(space: SearchSpace, mode: str) -> SpaceFeatures:
     """Return the mode's largest dictionary with at most `MANY_FEATURES` features, or its smallest."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LargeDictionaryWarning)
-        made = (space.features(**sizes) for sizes in (PAPER_SIZES if mode == "paper" else ADAPTIVE_SIZES))
+        made = (space.features(**sizes) for sizes in (ADAPTIVE_SIZES if mode == "adaptive" else PAPER_SIZES))
         features = next(made)
         for smaller in made:
             if features.num_features <= MANY_FEATURES:

@@ -327,10 +327,11 @@ class TunerTask(AbstractTaskResults, AbstractTaskOutlook, AbstractTaskLoop):
         if not self._is_prepared:
             self._is_prepared = True
             self._tuner._prepare(self._record.id)
-            prepare_next(self._model, budget=self.budget, num_trials=len(history.trials))
+            prepare_next(self._tuner.model, budget=self.budget, num_trials=len(history.trials))
+        learned = self._tuner.knowledge(excluding=self._record.id)
         return next_config(
-            self._model,
-            self._tuner.knowledge(excluding=self._record.id),
+            self._tuner.model,  # read after `knowledge`, which takes over what a server announced
+            learned,
             history,
             candidates=self._candidates,
             budget=self.budget,

@@ -24,6 +24,7 @@ from typing import Any, final
 import numpy as np
 
 from jlibo.checks import check_count, fail
+from jlibo.federated.messages import Announcement
 from jlibo.front_door import front_door
 from jlibo.meta import AbstractMetaLearner
 from jlibo.policies import AbstractPolicy
@@ -41,7 +42,7 @@ from jlibo.tune.learning import (
 from jlibo.tune.loop.tuner_loop import AbstractTunerLoop
 from jlibo.tune.memory.memory import Memory
 from jlibo.tune.memory.records import whole
-from jlibo.tune.model import make_model
+from jlibo.tune.model import DEFAULT_BUDGET, following, make_model
 from jlibo.tune.process import check_process
 from jlibo.tune.space.space import SearchSpace
 from jlibo.tune.stopping import ExpectedGainBelow, stop_rule
@@ -51,7 +52,6 @@ from jlibo.tune.tuner_results import AbstractTunerResults
 logger = logging.getLogger(__name__)
 
 Constraint = Callable[[dict[str, Any]], bool]
-DEFAULT_BUDGET = 50
 MOST_LEARNED = 4
 """Number of tasks for which `knowledge` is cached; each task learns from all tasks but itself."""
 
@@ -85,7 +85,9 @@ class Tuner(AbstractTunerResults, AbstractTunerLoop):
     - `maximise`: whether a higher score is better. None stands for True, or for the direction of an open
       `Memory`.
     - `mode`: "adaptive" learns from past tasks which parameters matter and where good configurations lie.
-      "paper" learns only which parameters matter, with forced exploration: LiBO as published.
+      "paper" learns only which parameters matter, with forced exploration: LiBO as published. "federated" is
+      a client of F-LiBO: it uses the kernels that a server elected and that `jlibo.tune.publish` stored in
+      the memory.
     - `learner`, `policy`: any meta-learner and any policy, used instead of those of the mode:
       `Tuner(space, learner=jlibo.MetaKGL(0.1, 0.1), policy=jlibo.GPTS(0.1))`. They get the standardised
       scores of each task.
@@ -156,6 +158,9 @@ class Tuner(AbstractTunerResults, AbstractTunerLoop):
             keep_programs=cache,
         )
         self._is_of_mode = learner is None and policy is None
+        if mode == "federated" and learner is not None:
+            fail("learner", "None with mode='federated', whose prior the server determines", repr(learner))
+        self._announcement: Announcement | None = None
         self._own_memory = not isinstance(memory, Memory)
         if isinstance(memory, Memory):
             asked = memory.maximise if maximise is None else maximise
@@ -288,6 +293,7 @@ class Tuner(AbstractTunerResults, AbstractTunerLoop):
         """
         check_process("ask or importance")
         with self._lock:
+            self._follow()
             held = self._learned.get(excluding)
             # Read before the trials: a change in between causes a second computation, but is not missed.
             revision = self.memory.revision(excluding=excluding)
@@ -303,9 +309,19 @@ class Tuner(AbstractTunerResults, AbstractTunerLoop):
             self._learned[excluding] = held
             return held.learned
 
+    def _follow(self) -> None:
+        """Take over what the server announced since the last call, in the federated mode."""
+        if self.mode == "federated":
+            announcement = self.memory.published()
+            if announcement != self._announcement:
+                self.model = following(self.model, announcement)
+                self._announcement = announcement
+                self._learned.clear()
+
     def _prepare(self, excluding: int) -> None:
         """Start to compile, or to load, what `knowledge` needs, before the past is read. Internal."""
         with self._lock:
+            self._follow()
             if excluding not in self._learned:
                 prepare_learning(self.model, self.memory.score_counts(excluding=excluding))
 

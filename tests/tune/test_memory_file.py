@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from jlibo.sqlite_file import connection
 from jlibo.tune.memory import file as memory_file
 from jlibo.tune.memory import schema as memory_schema
 from jlibo.tune.memory.memory import Memory, MemoryFileError, MemoryMismatch, TaskRecord
@@ -202,9 +203,9 @@ def test_schema_constraints_reject_invalid_rows(path, column, value):
 
 def test_newer_format_raises(path):
     filled(path)
-    other_sqlite(path, "PRAGMA user_version = 4").close()
+    other_sqlite(path, "PRAGMA user_version = 5").close()
     before = path.read_bytes()
-    with pytest.raises(MemoryFileError, match=r"newer jlibo \(format 4, .* 3\): update jlibo"):
+    with pytest.raises(MemoryFileError, match=r"newer jlibo \(format 5, .* 4\): update jlibo"):
         Memory.open(path, space=SPACE)
     assert path.read_bytes() == before
 
@@ -294,7 +295,7 @@ def test_migration_from_format_1_keeps_all_content(path, tmp_path):
     filled(tmp_path / "new.db")
     assert schema_of(path) == schema_of(tmp_path / "new.db")  # a migrated file has the schema of a new one
     with contextlib.closing(other_sqlite(path)) as database:
-        assert database.execute("PRAGMA user_version").fetchone() == (3,)
+        assert database.execute("PRAGMA user_version").fetchone() == (memory_schema.FORMAT_VERSION,)
 
 
 def test_file_of_format_2_opens(path):
@@ -321,14 +322,14 @@ def test_file_of_format_2_opens(path):
         assert memory.spaces == [memory.space] and memory.space["width"] == Int(4, 16, step=4)
         assert not memory.maximise and memory.revision() > 0
     with contextlib.closing(other_sqlite(path)) as database:
-        assert database.execute("PRAGMA user_version").fetchone() == (3,)
+        assert database.execute("PRAGMA user_version").fetchone() == (memory_schema.FORMAT_VERSION,)
 
 
 def test_migration_is_atomic(path, monkeypatch):
     version_1(path)
     before = path.read_bytes()
     monkeypatch.setattr(memory_schema, "MIGRATIONS", {})
-    with pytest.raises(MemoryFileError, match="has format 1, which this jlibo cannot bring to 3"):
+    with pytest.raises(MemoryFileError, match="has format 1, which this jlibo cannot bring to 4"):
         Memory.open(path, space=SPACE)
 
     def failing(database):
@@ -360,7 +361,7 @@ def test_unusable_paths_raise(tmp_path):
 
 
 def test_lock_timeout_raises(path, monkeypatch):
-    monkeypatch.setattr(memory_file, "BUSY_SECONDS", 0.1)
+    monkeypatch.setattr(connection, "BUSY_SECONDS", 0.1)
     filled(path)
     with Memory.open(path, space=SPACE) as memory:
         other = other_sqlite(path, "BEGIN IMMEDIATE")

@@ -104,6 +104,7 @@ def fit_gaussian(
     num_features = stats.num_features
     group_of = np.arange(num_features) if groups is None else groups
     group_of = np.asarray(validate_groups("groups", group_of, num_features))
+    start = jax.tree.map(lambda leaf: jnp.asarray(leaf, stats.gram.dtype), start)
     present, wide = stats.present, start.covariance
     num_tasks = present.sum()
     strength = jnp.asarray(prior_tasks, stats.gram.dtype)
@@ -179,6 +180,7 @@ def fit_low_rank(
     check_count("num_steps", num_steps)
     if not 1 <= rank <= stats.num_features:
         fail("rank", f"from 1 to the {stats.num_features} features", rank)
+    start = jax.tree.map(lambda leaf: jnp.asarray(leaf, stats.gram.dtype), start)
     present = stats.present
     num_features = stats.num_features
     noise_variance = jnp.asarray(noise_variance, stats.gram.dtype)

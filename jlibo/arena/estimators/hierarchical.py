@@ -22,7 +22,7 @@ from typing import Any, final
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from jlibo.arena.estimators.gaussian import Gaussian, condition, dot, factor_of
 from jlibo.arena.estimators.statistics import TaskStatistics
@@ -162,6 +162,7 @@ def hierarchical_beliefs(
     task_factor: Float[Array, "features features"],
     stats: TaskStatistics,
     noise_variance: Float[Array, ""],
+    tasks: Int[Array, " chosen"] | None = None,
 ) -> Gaussian:
     """Return the posterior of every task's weights, given the data of all tasks.
 
@@ -173,6 +174,7 @@ def hierarchical_beliefs(
     - `task_factor`: a factor of Sigma_0, the covariance of tasks around their mean.
     - `stats`: the statistics of all tasks.
     - `noise_variance`: sigma^2.
+    - `tasks`: the tasks whose posteriors are returned; by default all.
 
     **Returns:** `Gaussian` with a leading axis of tasks.
 
@@ -194,4 +196,6 @@ def hierarchical_beliefs(
         spread = dot(shrink, mean.factor)
         return Gaussian(own.mean + dot(shrink, mean.mean), factor_of(own.covariance + dot(spread, spread.T)))
 
-    return jax.vmap(belief)(stats.gram, stats.moment)
+    if tasks is None:
+        return jax.vmap(belief)(stats.gram, stats.moment)
+    return jax.vmap(belief)(stats.gram[tasks], stats.moment[tasks])

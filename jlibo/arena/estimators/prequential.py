@@ -180,6 +180,7 @@ def fit_predictive_prior(
     adam = optax.scale_by_adam()
     dtype = rows.features.dtype
     noise_variance = jnp.asarray(noise_variance, dtype)
+    start = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), start)
     # Values of absent rows may be anything, and 0 * NaN is NaN.
     features = jnp.where(rows.present[..., None], rows.features, 0)
     rows = TaskRows(features, jnp.where(rows.present, rows.rewards, 0), rows.present)

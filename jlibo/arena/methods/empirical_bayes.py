@@ -24,9 +24,10 @@ class EmpiricalBayes(AbstractStatisticsLearner):
     """Meta-learner of the mean and the covariance of tasks by EM, from all data of past tasks.
 
     Before the first task, and as a regulariser of strength `prior_tasks`, the covariance is that of weights
-    of expected squared norm `norm_bound`^2 without preferred direction. With "low-rank" there is no
-    regulariser; EM starts from the subspace of ridge estimates, and a share `residual` of the wide covariance
-    is added to its answer, because a task may leave the learned subspace.
+    of expected squared norm `norm_bound`^2 without preferred direction. With "low-rank", EM itself has no
+    regulariser, and starts from the subspace of ridge estimates. The prior has the moments of a mixture of
+    its answer and the wide prior, which counts as `prior_tasks` tasks: few tasks fit a subspace, or a single
+    point, too well.
 
     **Arguments:** the fields below.
 
@@ -55,8 +56,6 @@ class EmpiricalBayes(AbstractStatisticsLearner):
     """Rank of the covariance if it is "low-rank"."""
     prior_tasks: Float[Array, ""] = eqx.field(converter=number("prior_tasks", at_least=0), default=1.0)
     """Strength of the wide covariance, in tasks; 0 for maximum likelihood. At least 0."""
-    residual: Float[Array, ""] = eqx.field(converter=number("residual", at_least=0, at_most=1), default=0.01)
-    """Share of the wide covariance added to one of low rank. From 0 to 1."""
     num_steps: int = size("num_steps", 10)
     """EM steps after each task. They always start from the wide prior."""
     exploration: AbstractExploration = NoExploration()
@@ -75,9 +74,12 @@ class EmpiricalBayes(AbstractStatisticsLearner):
             start = subspace_prior(basis, self.norm_bound / jnp.sqrt(self.rank))
             start = Gaussian(wide.mean, start.factor.astype(sizes.dtype))
             fitted = fit_low_rank(stats, start, variance, rank=self.rank, num_steps=self.num_steps)
-            learned = fitted.covariance + self.residual * wide.covariance
-            covariance = jnp.where(stats.present.any(), learned, wide.covariance)
-            return Prior(fitted.mean, covariance)
+            num_tasks = stats.present.sum()
+            share = jnp.where(num_tasks > 0, num_tasks / (num_tasks + self.prior_tasks), 0)
+            share = share.astype(sizes.dtype)
+            between = share * (1 - share) * jnp.outer(fitted.mean, fitted.mean)
+            within = share * fitted.covariance + (1 - share) * wide.covariance
+            return Prior(share * fitted.mean, within + between)
         groups = {"full": None, "diagonal": None, "isotropic": [0] * sizes.num_features}[self.structure]
         fitted = fit_gaussian(
             stats,

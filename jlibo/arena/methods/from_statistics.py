@@ -5,12 +5,12 @@ call the same function.
 """
 
 import abc
+import math
 from typing import Any, final
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jlibo.arena.estimators import Gaussian, TaskStatistics, statistics_of
@@ -105,5 +105,5 @@ def statistics_of_past(past: PastTasks) -> TaskStatistics:
 def wide_belief(norm: Float[Array, ""], sizes: RunSizes) -> Gaussian:
     """Return N(0, norm^2 / d I): the expected square of the norm of the weights is norm^2."""
     size = sizes.num_features
-    scale = jnp.asarray(norm, sizes.dtype) / np.sqrt(size)
+    scale = jnp.asarray(norm, sizes.dtype) / math.sqrt(size)
     return Gaussian(jnp.zeros(size, sizes.dtype), scale * jnp.eye(size, dtype=sizes.dtype))

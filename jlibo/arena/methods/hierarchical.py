@@ -135,15 +135,15 @@ class JointHierarchy(AbstractJointLearner):
     def choose(self, state, statistics, turn, sizes):
         factor = factor_of(jnp.asarray(self.task_covariance, sizes.dtype))
         hyper = jax.tree.map(lambda leaf: leaf.astype(sizes.dtype), Gaussian.of_prior(self.hyper_prior))
-        beliefs = hierarchical_beliefs(hyper, factor, statistics, self.noise_std**2)
+        beliefs = hierarchical_beliefs(hyper, factor, statistics, self.noise_std**2, turn.tasks)
 
-        def one(task, actions, key):
-            mean, factor = beliefs.mean[task], beliefs.factor[task]
+        def one(belief, actions, key):
+            mean, factor = belief.mean, belief.factor
             if self.index == "bound":
                 return upper_confidence(actions, mean, factor, self.width, key=key)
             return actions.best(mean + dot(factor, jax.random.normal(key, mean.shape, mean.dtype)))
 
-        actions = jax.vmap(one)(turn.tasks, turn.actions, turn.keys)
+        actions = jax.vmap(one)(beliefs, turn.actions, turn.keys)
         return Choice(actions, jnp.zeros_like(turn.present))
 
     def observe(self, state, turn, choice, rewards, sizes):

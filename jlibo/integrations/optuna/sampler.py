@@ -35,7 +35,6 @@ from jlibo.integrations.optuna.choice import NUM_CANDIDATES, Chooser, Settings
 from jlibo.integrations.optuna.explained import explain_study
 from jlibo.integrations.optuna.past import MemoryPast, NoPast, StudiesPast
 from jlibo.integrations.optuna.space import coded_parameter, decode
-from jlibo.tune import modes
 from jlibo.tune.ask import Candidates
 from jlibo.tune.explain import NUM_AHEAD, past_of
 from jlibo.tune.explanation import Explanation
@@ -44,6 +43,8 @@ from jlibo.tune.process import check_process
 from jlibo.tune.space.space import SearchSpace
 
 DEFAULT_BUDGET = 50
+SAMPLER_MODES = ("adaptive", "paper")
+"""A study has no place for what the server of a federated run announces: use `jlibo.Tuner`."""
 
 
 @final
@@ -119,7 +120,8 @@ class LiBOSampler(BaseSampler):
         if seed is not None:
             check_count("seed", seed, at_least=0)
         check_count("budget", budget)
-        modes.make_learner(mode)  # raises an error for an unknown mode
+        if mode not in SAMPLER_MODES:
+            fail("mode", " or ".join(map(repr, SAMPLER_MODES)), repr(mode))
         trials_of.check_sources(past_studies, storage)
         if memory is not None and (past_studies is not None or storage is not None):
             fail("memory", "given alone, without `past_studies` or `storage`", "both")

@@ -31,7 +31,7 @@ from jlibo.tune.memory import rows as rows
 from jlibo.tune.memory import spaces as spaces
 from jlibo.tune.memory.errors import MemoryFileError as MemoryFileError
 from jlibo.tune.memory.errors import MemoryMismatch as MemoryMismatch
-from jlibo.tune.memory.file import MemoryFile
+from jlibo.tune.memory.file import MemoryFile, open_file
 from jlibo.tune.memory.merge import MergeReport as MergeReport
 from jlibo.tune.memory.merge import OnConflict, merge_into
 from jlibo.tune.memory.owner import new_owner as new_owner
@@ -133,7 +133,7 @@ class Memory(AbstractMemoryTasks):
             "jlibo": __version__,
             "deleted": "0",
         }
-        file = MemoryFile(_full_path(path), new_meta=meta, file_mode=file_mode)
+        file = open_file(_full_path(path), new_meta=meta, file_mode=file_mode)
         try:
             return cls(file, space)._adopted(maximise=bool(maximise))
         except BaseException:
@@ -155,7 +155,7 @@ class Memory(AbstractMemoryTasks):
         - `MemoryFileError`: there is no file, or it is not a memory, is damaged, or cannot be written while
           `write` is True.
         """
-        file = MemoryFile(_full_path(path), write=write)
+        file = open_file(_full_path(path), write=write)
         try:
             return cls(file)
         except BaseException:

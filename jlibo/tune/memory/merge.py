@@ -18,9 +18,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple, final, get_args
 
 from jlibo.checks import fail
+from jlibo.federated.messages import Vote
 from jlibo.printable import printable
 from jlibo.tune.memory import rows as rows
 from jlibo.tune.memory.errors import MemoryMismatch
+from jlibo.tune.memory.federation import copy_vote
 from jlibo.tune.memory.owner import owner_is_dead
 from jlibo.tune.memory.records import TaskRecord, TrialRecord, free_name, seconds_since
 from jlibo.tune.memory.reports import Curve, write_curve
@@ -61,6 +63,7 @@ class _Contents(NamedTuple):
     trials: Sequence[TrialRecord]
     curves: Mapping[int, Curve]
     spaces: Sequence[SearchSpace]
+    votes: Mapping[int, tuple[Vote, int]]
 
 
 def merge_into(memory: "Memory", others: Sequence["Memory"], *, on_conflict: OnConflict) -> list[MergeReport]:
@@ -73,7 +76,7 @@ def merge_into(memory: "Memory", others: Sequence["Memory"], *, on_conflict: OnC
             fail("other", "another memory", "this one")
         tasks, trials = other.snapshot()
         # Reports and spaces are read later. There may be more of them by then, but not fewer.
-        contents.append(_Contents(tasks, trials, other.curves(), other.spaces))
+        contents.append(_Contents(tasks, trials, other.curves(), other.spaces, other.votes()))
         _check_related(memory, contents[-1], other)
     with memory.writing() as database:
         return [_write(database, one, on_conflict) for one in contents]
@@ -96,6 +99,9 @@ def _write(database: rows.MemoryConnection, other: _Contents, on_conflict: OnCon
         else:
             named = replace(task, name=report.renamed.get(task.name, task.name))
             num_new = _add(database, named, own, other.curves)
+        merged = rows.find_task(database, report.renamed.get(task.name, task.name))
+        if merged is not None:
+            copy_vote(database, merged.id, other.votes.get(task.id))
         num_tasks += not is_joined
         num_trials += num_new
         num_there += len(own) - num_new

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jlibo.printable import printable
+from jlibo.sqlite_file.place import make_file
 from jlibo.tune.memory.draft import check_new, draft_folder, publish
 from jlibo.tune.memory.errors import MemoryFileError
 from jlibo.tune.memory.file import connect
 from jlibo.tune.memory.memory import Memory, MergeReport
 from jlibo.tune.memory.merge import OnConflict, merge_into
-from jlibo.tune.memory.place import make_file
+from jlibo.tune.memory.schema import FORMAT
 
 PathLike = str | os.PathLike
 
@@ -70,7 +71,7 @@ def _merge(
 
 def _copy(file: PathLike, path: Path) -> None:
     """Write a copy of a memory as of one moment, in the newest format."""
-    make_file(str(path), 0o600)
+    make_file(str(path), 0o600, FORMAT)
     with (
         Memory.open_existing(file, write=False) as memory,
         memory.reading() as database,

@@ -4,7 +4,9 @@ import abc
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
+from jlibo.federated.messages import Announcement, Vote
 from jlibo.tune.memory import changes as changes
+from jlibo.tune.memory import federation as federation
 from jlibo.tune.memory import reports as reports
 from jlibo.tune.memory import rows as rows
 from jlibo.tune.memory.records import DamagedRow, TaskRecord, TrialRecord
@@ -72,6 +74,16 @@ class AbstractMemoryReader(abc.ABC):
         where, values = ("TRUE", ()) if task_id is None else ("task_id = ?", (task_id,))
         with self.reading() as database:
             return reports.read_curves(database, where, *values)
+
+    def published(self) -> Announcement | None:
+        """Return what the server of a federated run announced last; None before the first announcement."""
+        with self.reading() as database:
+            return federation.read_published(database)
+
+    def votes(self) -> dict[int, tuple[Vote, int]]:
+        """Return the votes of a federated run by id of the task, each with 1 if the server has it, else 0."""
+        with self.reading() as database:
+            return federation.votes_of(database)
 
     def all_trials(self) -> list[TrialRecord]:
         """Return the trials of all tasks, ordered by task and number."""

@@ -1,17 +1,16 @@
 """Records of tasks and trials as plain values, and checks of what is written to a memory. Internal."""
 
 import itertools
-import json
 import math
 import operator
-import zlib
-from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Literal, NoReturn, final
+from typing import Any, Literal, final
 
-from jlibo.printable import printable
+from jlibo.sqlite_file.checksum import row_checksum as row_checksum
+from jlibo.sqlite_file.errors import DamagedRow as DamagedRow
+from jlibo.strict_json import strict_json as strict_json
 
 Params = dict[str, Any]
 Source = Literal["tuner", "added"]
@@ -32,10 +31,6 @@ META_CONTENT = ("space", "maximise", "jlibo", "spaces")  # the last is missing i
 
 LONGEST_NAME = 4096  # characters
 LONGEST_ERROR = 2000  # characters
-
-
-class DamagedRow(ValueError):
-    """A row of a memory was not written by this program; the message names the row and the defect."""
 
 
 class TrialStateError(ValueError):
@@ -109,18 +104,6 @@ def negated(trial: TrialRecord) -> TrialRecord:
     return replace(trial, score=score, estimate=estimate)
 
 
-def row_checksum(content: Sequence[Any]) -> int:
-    """Return the CRC-32 of the content of a row: plain values, as SQLite returns them.
-
-    None at the end is left out. A row of an older format, without the last columns, keeps its checksum.
-    """
-    end = len(content)
-    while end and content[end - 1] is None:
-        end -= 1
-    # `ascii` is exact and the same in every Python. What `repr` escapes depends on the version of Unicode.
-    return zlib.crc32(ascii(tuple(content[:end])).encode())
-
-
 def meta_checksum(meta: Mapping[str, str]) -> int:
     """Return the CRC-32 of the entries of `meta` that change only with the search space."""
     return row_checksum([meta.get(key) for key in META_CONTENT if key != "spaces" or key in meta])
@@ -163,41 +146,6 @@ def is_time(text: Any) -> bool:
         return datetime.fromisoformat(text).tzinfo is not None
     except (TypeError, ValueError):
         return False
-
-
-def strict_json(text: str) -> Any:
-    """Return the content of untrusted JSON, or raise a `ValueError` that says why it cannot be read.
-
-    In contrast to this, `json.loads` accepts NaN and repeated keys, and raises other errors for deep nesting
-    and for numbers with thousands of digits.
-    """
-    try:
-        return _STRICT.decode(text)
-    except RecursionError:
-        raise ValueError("the JSON is nested too deeply") from None
-    except json.JSONDecodeError as error:
-        raise ValueError(f"this is not JSON: {error.msg} at character {error.pos + 1}") from None
-
-
-def _constant(word: str) -> NoReturn:
-    raise ValueError(f"{word} is not a number of JSON")
-
-
-def _whole_number(digits: str) -> int:
-    if len(digits) > 400:  # far above the largest float; the message does not repeat the text
-        raise ValueError(f"a number has {len(digits)} digits")
-    return int(digits)
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    content = dict(pairs)
-    if len(content) < len(pairs):
-        twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
-        raise ValueError(f"the key '{printable(twice, max_length=100)}' is there twice")
-    return content
-
-
-_STRICT = json.JSONDecoder(parse_constant=_constant, parse_int=_whole_number, object_pairs_hook=_object)
 
 
 def finite_score(score: Any) -> float | None:

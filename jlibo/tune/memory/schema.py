@@ -5,16 +5,16 @@ flipped bit inside a number or a text. The checksum is not a signature: a progra
 purpose can write a matching one.
 """
 
-import re
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 
-from jlibo.printable import printable
+from jlibo.sqlite_file.checksum import row_checksum
+from jlibo.sqlite_file.format import FileFormat
 from jlibo.tune.memory import records as records
-from jlibo.tune.memory.errors import MemoryFileError, damaged, not_ours, place_of
+from jlibo.tune.memory.errors import WORDS, MemoryFileError, place_of
 
 APPLICATION_ID = 0x6A6C6962  # "jlib"; in the header of the file, where `file(1)` finds it too
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 
 # CHECK constraints and not STRICT tables check the types: SQLite before 3.37 cannot read a file with a STRICT
 # table, and a memory may move between machines. AUTOINCREMENT ensures that the id of a deleted trial is never
@@ -66,19 +66,35 @@ _REPORTS = f"""CREATE TABLE reports (
     {_CHECKSUM},
     UNIQUE (trial_id, step)
 )"""
+# A vote of a federated run, stored before it is sent: what a client has randomised once is never drawn again.
+_VOTES = f"""CREATE TABLE votes (
+    id INTEGER PRIMARY KEY,
+    task_id INTEGER NOT NULL UNIQUE REFERENCES tasks (id) ON DELETE CASCADE,
+    public TEXT NOT NULL CHECK (typeof(public) = 'text'),
+    selected TEXT NOT NULL CHECK (typeof(selected) = 'text'),
+    confirmed INTEGER NOT NULL CHECK (confirmed IN (0, 1)),
+    {_CHECKSUM}
+)"""
+_PUBLISHED = f"""CREATE TABLE published (
+    name TEXT PRIMARY KEY NOT NULL,
+    content TEXT NOT NULL CHECK (typeof(content) = 'text'),
+    {_CHECKSUM}
+)"""
 
 # The tables of each version that this jlibo reads. New columns are where ALTER TABLE puts them, so that a
 # migrated file and a new one have the same schema.
 _TASKS_2 = _TASKS.format(added=f", {_CHECKSUM}")
+_TABLES_3 = {
+    "meta": _META,
+    "tasks": _TASKS_2,
+    "trials": _TRIALS.format(added=f" {', '.join((_CLAIMS, _CHECKSUM, *_OUTCOME))},"),
+    "reports": _REPORTS,
+}
 TABLES: dict[int, dict[str, str]] = {
     1: {"meta": _META, "tasks": _TASKS.format(added=""), "trials": _TRIALS.format(added="")},
     2: {"meta": _META, "tasks": _TASKS_2, "trials": _TRIALS.format(added=f" {_CLAIMS}, {_CHECKSUM},")},
-    3: {
-        "meta": _META,
-        "tasks": _TASKS_2,
-        "trials": _TRIALS.format(added=f" {', '.join((_CLAIMS, _CHECKSUM, *_OUTCOME))},"),
-        "reports": _REPORTS,
-    },
+    3: _TABLES_3,
+    4: {**_TABLES_3, "votes": _VOTES, "published": _PUBLISHED},
 }
 SINCE = {"claims": 2, "error": 3, "stopped": 3, "estimate": 3}
 """The version that added a column, for the columns with content that version 1 does not have."""
@@ -112,7 +128,7 @@ def _from_1_to_2(database: sqlite3.Connection) -> None:
     for table, content in (("tasks", records.TASK_CONTENT), ("trials", records.TRIAL_CONTENT)):
         columns = columns_of(2, content)
         found = database.execute(f"SELECT id, {', '.join(columns)} FROM {table}").fetchall()
-        sums = [(records.row_checksum(content), row_id) for row_id, *content in found]
+        sums = [(row_checksum(content), row_id) for row_id, *content in found]
         database.executemany(f"UPDATE {table} SET checksum = ? WHERE id = ?", sums)
     seal_meta(database)
 
@@ -124,92 +140,31 @@ def _from_2_to_3(database: sqlite3.Connection) -> None:
     database.execute(_REPORTS)
 
 
+def _from_3_to_4(database: sqlite3.Connection) -> None:
+    """Add the votes of a federated run, and what its server published."""
+    database.execute(_VOTES)
+    database.execute(_PUBLISHED)
+
+
 # The function that migrates each version to the next, inside the transaction that sets the version.
-MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {1: _from_1_to_2, 2: _from_2_to_3}
+MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {
+    1: _from_1_to_2,
+    2: _from_2_to_3,
+    3: _from_3_to_4,
+}
+
+
+FORMAT = FileFormat(WORDS, APPLICATION_ID, TABLES, has_counters=True)
 
 
 def problem_of(database: sqlite3.Connection, version: int) -> str | None:
-    """Return how the schema of a file differs from that of a memory of this version; None if it does not.
-
-    Call it before the first query on a table: in an untrusted file, a view with the name of a table can run
-    forever, and a trigger or another CHECK can change what is written.
-    """
-    found = database.execute("SELECT type, name, tbl_name, sql FROM sqlite_master LIMIT 100").fetchall()
-    there = [_normal(*row) for row in found]
-    expected = _expected(version)
-    for row in there:
-        if row not in expected or there.count(row) > 1:
-            known = {name for _, name, _, _ in expected}
-            word = "is not that of a memory" if row[1] in known else "does not belong in a memory"
-            return f"its {printable(row[0], max_length=20)} '{printable(row[1], max_length=100)}' {word}"
-    for row in expected:
-        if row not in there:
-            return f"its {row[0]} '{row[1]}' is missing"
-    return None
-
-
-def _expected(version: int) -> list[tuple[str, str, str, str]]:
-    tables = [_normal("table", name, name, sql) for name, sql in TABLES[version].items()]
-    # SQLite adds an index for each UNIQUE or TEXT PRIMARY KEY, and the counters of AUTOINCREMENT.
-    indexes = [_normal("index", f"sqlite_autoindex_{name}_1", name, None) for name in TABLES[version]]
-    counters = "CREATE TABLE sqlite_sequence(name,seq)"
-    return [*tables, *indexes, _normal("table", "sqlite_sequence", "sqlite_sequence", counters)]
-
-
-def _normal(kind: object, name: object, table: object, sql: object) -> tuple[str, str, str, str]:
-    # No quoted text in the statements above contains a blank, so all blanks are layout.
-    return str(kind), str(name), str(table), re.sub(r"\s*([(),])\s*", r"\1", " ".join(str(sql).split()))
-
-
-def check_content(database: sqlite3.Connection, path: str | None) -> None:
-    """Check the whole file: pages, indexes, the CHECKs of all rows, and that each trial has its task."""
-    (problem,) = database.execute("PRAGMA integrity_check(1)").fetchone()
-    if problem != "ok":
-        raise damaged(path, printable(problem.replace("\n", " "), max_length=200))
-    orphan = database.execute("PRAGMA foreign_key_check").fetchone()
-    if orphan is not None:
-        table, row_id, parent, _ = orphan
-        raise damaged(path, f"{table[:-1]} {row_id}: its {parent[:-1]} is missing")
-
-
-def check_format(database: sqlite3.Connection, path: str | None) -> int | None:
-    """Return the version of the file's format, after a check of its schema; None for an empty file."""
-    version = _format_of(database, path)
-    if version is not None:
-        if version not in TABLES:
-            raise MemoryFileError(
-                f"{place_of(path)} has format {version}, which this jlibo does not know: "
-                "open it once with an older jlibo, and export it there."
-            )
-        problem = problem_of(database, version)
-        if problem is not None:
-            raise damaged(path, problem)
-    return version
-
-
-def _format_of(database: sqlite3.Connection, path: str | None) -> int | None:
-    """Return the version of the file's format; None for an empty file."""
-    application_id, version, num_schema_changes = (
-        database.execute(f"PRAGMA {name}").fetchone()[0]
-        for name in ("application_id", "user_version", "schema_version")
-    )
-    if application_id == version == num_schema_changes == 0:
-        return None
-    if application_id != APPLICATION_ID:
-        raise not_ours(path, "it is an SQLite file of another program")
-    if version > FORMAT_VERSION:
-        raise MemoryFileError(
-            f"{place_of(path)} was written by a newer jlibo (format {version}, while this one knows up to "
-            f"{FORMAT_VERSION}): update jlibo."
-        )
-    return version
+    """Return how the schema of a file differs from that of a memory of this version; None if it does not."""
+    return FORMAT.problem_of(database, version)
 
 
 def create(database: sqlite3.Connection, meta: Mapping[str, str], version: int = FORMAT_VERSION) -> None:
     """Create the tables of a new memory, with these entries in `meta`."""
-    for statement in TABLES[version].values():
-        database.execute(statement)
-    database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    FORMAT.create(database, version)
     database.executemany("INSERT INTO meta (key, value) VALUES (?, ?)", list(meta.items()))
     seal_meta(database)
 

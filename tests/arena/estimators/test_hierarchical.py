@@ -65,6 +65,8 @@ def test_beliefs_are_those_of_the_joint_gaussian(num_rows):
         part = slice((task + 1) * SIZE, (task + 2) * SIZE)
         close(found.mean[task], mean[part])
         close(found.covariance[task], covariance[part, part])
+    chosen = beliefs(gaussian(MEAN, HYPER), factor(TASK), stats, NOISE, jnp.asarray([2, 0]))
+    close(chosen.mean, found.mean[np.array([2, 0])])
     shared = hyper_posterior(gaussian(MEAN, HYPER), all_evidence(factor(TASK), stats, NOISE).total)
     close(shared.mean, mean[:SIZE])
     close(shared.covariance, covariance[:SIZE, :SIZE])
