@@ -7,7 +7,8 @@
 | `excess`        | regret per task minus that of the method's own oracle, paired by seed                   |
 | `early`, `late` | the excess in the first and in the last quarter of the tasks                            |
 
-A method whose late excess is zero within its error has become as good as its oracle.
+A method whose late excess is zero within its error has become as good as its oracle. If all tasks run at the
+same time, no task is early or late, and the two numbers say nothing.
 """
 
 import dataclasses
@@ -241,7 +242,8 @@ class ArenaResult:
                         continue
                     optimal = "yes" if claim.oracle_optimal else "no"
                     left = [method.name, claim.rate, claim.tasks, optimal, claim.cost, one.name]
-                    lines.append([*left, *map(_plus_minus, (score.early, score.late)), falls(score)])
+                    verdict = falls(score) if method.setting == "sequential" else "tasks run at once"
+                    lines.append([*left, *map(_plus_minus, (score.early, score.late)), verdict])
         return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
 

@@ -1,5 +1,6 @@
 """Runs of the arena: common draws, results, numbers, files."""
 
+import dataclasses
 import json
 
 import jax
@@ -129,6 +130,13 @@ def test_growth_and_claims_beside_what_is_measured():
     assert "| yes | log(d) | sparse-grid |" in lines[0]
     assert lines[0].endswith("| yes |")
     assert "growth.png" in render(arena, {})
+
+
+def test_tasks_that_run_at_once_are_neither_early_nor_late():
+    arena = of_regret([[4.0] * 8, [4.0] * 8], "libo")
+    at_once = dataclasses.replace(METHODS["libo"], setting="concurrent")
+    arena = dataclasses.replace(arena, methods=(*arena.methods[:2], at_once))
+    assert "| tasks run at once |" in arena.claims_table()
 
 
 @pytest.mark.parametrize(
