@@ -122,7 +122,7 @@ $(FEDERATED_VENV)/.installed: pyproject.toml tests/integrations/constraints-fede
 	$(call make_venv,$(FEDERATED_VENV))
 	$(call say_pins,$(FEDERATED_VENV),tests/integrations/constraints-federated.txt)
 	@"$(FEDERATED_VENV)/bin/python" $(PIP_INSTALL) -e ".[federated,optuna]" "pytest>=8" "pytest-timeout>=2.3" \
-	  "hypothesis>=6.100" $(call pins,$(FEDERATED_VENV),tests/integrations/constraints-federated.txt)
+	  "pytest-xdist>=3.7" "hypothesis>=6.100" $(call pins,$(FEDERATED_VENV),tests/integrations/constraints-federated.txt)
 	@touch $@
 
 # dp-accounting and jax-privacy need attrs < 24. The tests run in our environment and ask this one for numbers.
@@ -169,7 +169,9 @@ test-trackers: $(TRACKERS_VENV)/.installed ## the tests with MLflow and wandb, i
 	  "tests/test_docs.py::test_python_blocks_run[docs/how-to/track-runs.md]"
 
 test-federated: $(FEDERATED_VENV)/.installed ## the tests with Flower's processes, in an environment of their own
-	@"$(FEDERATED_VENV)/bin/python" -m pytest -m "slow or not slow" --timeout 600 tests/integrations/test_flower*.py
+	@"$(FEDERATED_VENV)/bin/python" -m pytest $(PYTEST_ARGS) -m "slow or not slow" --timeout 600 \
+	  tests/integrations/test_flower_processes.py tests/integrations/test_flower_wire.py \
+	  tests/integrations/test_flower_kills.py tests/integrations/test_flower.py
 
 test-privacy: $(VENV)/.installed $(PRIVACY_VENV)/.installed ## the calibration of private votes beside dp-accounting and jax-privacy
 	@JLIBO_PRIVACY_PYTHON="$(abspath $(PRIVACY_VENV))/bin/python" \

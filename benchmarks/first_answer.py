@@ -205,11 +205,16 @@ and EM are. A stored program is found by its arguments, sources, versions and pr
 traced; the two programs of learning and that of suggesting are compiled or loaded side by side, while the
 past is read. Keys are computed by NumPy, with the bits of jax, which saves four programs.
 
-With an empty cache both cores are busy until the answer. Of the processor time about two thirds are the
-compiler's and a fifth is tracing and lowering (rough: measured on a busy machine). Without benefit: a
-switched off HLO verifier, another number of parts in which LLVM compiles, fewer vector instructions, blocks
-of 8 instead of 16 rows in the Cholesky factor. Without optimisation, likelihoods and EM would compile in a
-quarter of the time, but run two to six times as long, in every task."""
+With an empty cache both cores are busy until the answer. Of about 5 s of processor time after the import, 1.1
+are tracing and lowering, and most of the rest is the compiler's. Three of XLA's passes are left out
+(`jlibo.programs.options`), so that a sum is one kernel: 6.4 -> 5.2 s of processor time, with the garbage
+collector paused while a program is traced. Storing the programs takes 0.1 s of processor time; where the row
+without a cache is faster by more than that, other work ran on the machine.
+
+Without benefit: a switched off HLO verifier, another number of parts in which LLVM compiles, level 1 without
+LLVM's expensive passes, no YNNPACK at level 0, fewer vector instructions, blocks of 8 instead of 16 rows in
+the Cholesky factor. Without optimisation, likelihoods and EM would compile in a quarter of the time, but run
+two to six times as long, in every task."""
 
 
 if __name__ == "__main__":

@@ -25,14 +25,29 @@ from group_lasso_peers import CORE, GOAL, certified_gap, choose, draw_problem, s
 NOTES = """\
 All solvers reach the same relative duality gap, 1e-6, in float64. Peers get their best representation
 (dense or sparse), tolerance, and one or two threads; "celer core" is its private solver called with all
-set-up done beforehand, and is not counted among the peers. Large problems are bound by reading the design
-three times; small ones by the overhead of XLA's kernels, some microseconds per step. Batching lanes into
-wider kernels was slower (tiny products do not vectorise better), and a Gram matrix inside the working set
-had no benefit. Newton steps in the space of group norms finish problems of one task only. With more tasks
-they were tried on all features and on working sets: from any start 10 to 25 steps suffice, but a step inverts
-a matrix per task, which took 1.5 ms for (20,50,50), as long as a hundred gradient steps. (50,20,200) at
-lambda_max/100 took 31 ms instead of 8, an ill-conditioned (20,50,50) of lifelong-legendre-orthonormal-all 34
-instead of 20, and compilation a third longer. Two halves of a batch in two loops do not run in parallel."""
+set-up done beforehand, and is not counted among the peers. jlibo is called without asynchronous dispatch, as
+in `gp_step.py`: with it, every call waits for a thread to wake up, a tenth to a third of a millisecond.
+
+Where the time goes, by a trace of the kernels: a step on the working set of 16 features is one product with
+the Gram matrices of the tasks (two with the rows, if there are fewer rows than features) and about seven
+kernels of 0.2 to 0.5 microseconds each. (100,50,500) reads its design at least twice, 0.3 to 0.45 ms each,
+gathers the set in 0.17 ms and computes its Gram matrices in 0.1 ms; its steps are less than a fifth of the
+whole. A call after a pause, as here, takes up to twice as long as one in a tight loop: the program's several
+hundred kernels run once or twice each and come from memory. A batch runs one problem after another on one
+core, some 0.3 ms each, of which two thirds are steps.
+
+Tried without benefit: Anderson acceleration instead of momentum (70 steps instead of 100 for (30,10,50), 45
+instead of 60 for (50,20,200), each with a small system to solve; more steps at lambda_max/20). A test of the
+momentum every five or ten steps (a fifth to a half more steps; every second step costs none). Newton steps in
+the space of group norms with more than one task: from 50 gradient steps some 7 reach a relative gap of 1e-5
+on the ill-conditioned (20,50,50) of lifelong-legendre-orthonormal-all, for which 600 to 1,000 gradient steps
+are needed, but gradient steps with Gram matrices were faster, and the program grew by a half.
+Projected Newton steps in the norms themselves, without logarithms, converge in fewer steps near the solution
+and in more from afar; with one task they get stuck. Elimination by blocks of eight halves the time of the
+inverses of 20 matrices of 48 features and gains nothing for one task, where Newton steps are used. Gram
+matrices with fewer rows than features: computing them costs as much as they save in tens of steps. Batching
+lanes into wider kernels, and the two halves of a batch in two loops, which do not run in parallel: XLA runs
+loops one after another, so a batch uses one core."""
 
 AIMS = {(50, 20, 200): 5, (100, 50, 500): 10}
 """Wanted speed-up over the best peer, at the headline's lambda; for the batch it is BATCH_AIM."""
@@ -267,6 +282,7 @@ def main():
         import jax
 
         jax.config.update("jax_enable_x64", True)
+        jax.config.update("jax_cpu_enable_async_dispatch", False)
     warnings.filterwarnings("ignore", module="celer|sklearn|skglm|numba")
 
     sizes = SIZES[:2] if arguments.quick else SIZES

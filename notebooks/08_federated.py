@@ -51,7 +51,7 @@ space = jlibo.SearchSpace(
 
 def score(best_rate, best_depth):
     def evaluate(rate, depth, dropout, momentum):
-        return -((np.log10(rate) - best_rate) ** 2) - 4 * (depth - best_depth) ** 2 + 0.01 * dropout
+        return -((np.log10(rate) - best_rate) ** 2) - 12 * (depth - best_depth) ** 2 + 0.01 * dropout
 
     return evaluate
 
@@ -98,7 +98,7 @@ print("elected:", [names[kernel] for kernel in announcement.support])
 with jlibo.Tuner(space, folder / "west.db", mode="federated") as tuner:
     publish(tuner.memory, Announcement.from_bytes(announcement.to_bytes()))
     tuner.optimise(score(-1.8, 0.6), task="patients", budget=budget)
-    print(tuner.tasks())
+    print([task.name for task in tuner.tasks], tuner.importance())
 
 # %% [markdown]
 # ## What privacy costs
@@ -136,5 +136,5 @@ figure
 # %% [markdown]
 # On lifelong-cosine, true kernels get about half of the votes and false ones a tenth, so a standard deviation
 # of a tenth (the black line) is about what an election can bear. At the paper's 20 to 49 tasks, every curve
-# is far above it: privacy costs everything there. From about 300 clients at epsilon 4, and 1,000 at epsilon
+# is above it: privacy costs everything there. From about 300 clients at epsilon 4, and 1,000 at epsilon
 # 1, the Toeplitz mechanism is nearly free. `jlibo reproduce federated-private` measures this on real runs.

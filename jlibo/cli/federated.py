@@ -1,9 +1,10 @@
 """The command line of federated runs: `jlibo federated show`."""
 
 import argparse
+from collections.abc import Iterable
 
 from jlibo.cli.output import print_lines
-from jlibo.federated import BallotFile
+from jlibo.federated import BallotFile, BallotRules
 from jlibo.printable import printable
 
 
@@ -76,11 +77,11 @@ def _show(options: argparse.Namespace) -> int:
     return 0
 
 
-def _indices(kernels) -> str:
+def _indices(kernels: Iterable[int]) -> str:
     return ", ".join(map(str, kernels)) or "none, so clients use all kernels"
 
 
-def _privacy(rules) -> str:
+def _privacy(rules: BallotRules) -> str:
     if rules.mechanism == "none":
         return "counted exactly, without privacy"
     if rules.mechanism == "local":

@@ -12,6 +12,7 @@ counts once: sent again, it changes nothing. Several processes may use one file,
 """
 
 import os
+import sqlite3
 from collections.abc import Iterable
 from typing import Literal, NamedTuple, final
 
@@ -87,7 +88,7 @@ class BallotFile:
     path: str | None
     rules: BallotRules
 
-    def __init__(self, file: SqliteFile):
+    def __init__(self, file: SqliteFile[sqlite3.Connection]):
         self._file = file
         self.path = file.path
         with file.reading() as database:
@@ -144,7 +145,7 @@ class BallotFile:
         return cls._opened(SqliteFile(_full_path(path), kind(), write=write))
 
     @classmethod
-    def _opened(cls, file: SqliteFile) -> "BallotFile":
+    def _opened(cls, file: SqliteFile[sqlite3.Connection]) -> "BallotFile":
         try:
             return cls(file)
         except BaseException:

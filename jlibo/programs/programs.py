@@ -23,6 +23,7 @@ import numpy as np
 
 from jlibo.checks import is_concrete
 from jlibo.programs import executables, identity, options
+from jlibo.programs.collector import collector_paused
 from jlibo.programs.executables import Executable
 from jlibo.programs.folder import is_wanted
 
@@ -134,6 +135,7 @@ class _Call(NamedTuple):
             for leaf in self.arrays
         ]
 
+    @collector_paused()
     def lowered(self) -> tuple[Any, Any]:
         """Return the traced program, to be compiled, and the structure of its results."""
         found = []

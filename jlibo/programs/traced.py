@@ -33,6 +33,7 @@ from jlibo.private_files import (
     read_private_file,
 )
 from jlibo.programs import identity
+from jlibo.programs.collector import collector_paused
 from jlibo.programs.folder import is_wanted, private_folder, warn_unused
 
 _MAGIC = "jlibo-program 2"
@@ -165,6 +166,7 @@ def _first_line(path: Path, payload: bytes) -> str:
     return f"{_MAGIC} {path.stem} {hashlib.sha256(payload).hexdigest()}"
 
 
+@collector_paused()
 def _export(fn, args) -> export.Exported | None:
     try:
         return export.export(jax.jit(fn))(*jax.tree.map(_shape_of, args))

@@ -41,7 +41,7 @@ from jlibo.solver.proximal import Iterate, Problem, advance, start
 from jlibo.solver.scaled_problem import ProblemData, group_norms, rounded_up, scaled_problem
 from jlibo.solver.solution import Solution as Solution
 from jlibo.solver.solution import Status as Status
-from jlibo.solver.units import times_power_of_two
+from jlibo.solver.units import largest, times_power_of_two
 from jlibo.solver.working_set import (
     Progress,
     has_newton,
@@ -285,7 +285,8 @@ def _present(array, mask):
 def _lambda_max(design, targets, mask, *, ids):
     data = ProblemData(design, targets, mask, jnp.zeros((), design.dtype))
     problem, units, zero_gradient = scaled_problem(data, ids)
-    return rounded_up(problem.safe_norms(zero_gradient).max(), units.lam)
+    # The gradient at zero is near one.
+    return rounded_up(problem.norms(zero_gradient).max(), units.lam)
 
 
 @partial(jax.jit, static_argnames="ids")
@@ -315,30 +316,33 @@ def _solve_one(ids, given: ProblemData, init, tol, max_steps):
     problem, units, zero_gradient = scaled_problem(given, ids)
     lam = given.lam
     at_zero = (problem.targets**2).sum() / problem.num_rows
-    # A NaN or infinity anywhere in the design or the targets propagates to this product.
-    finite = jnp.isfinite(zero_gradient).all() & jnp.isfinite(at_zero) & ~jnp.isnan(lam)
+    zero_slopes = problem.norms(zero_gradient)
+    # A NaN or infinity anywhere in the design or the targets propagates to these.
+    finite = jnp.isfinite(zero_slopes.max()) & jnp.isfinite(at_zero) & ~jnp.isnan(lam)
     has_rows = True if given.mask is None else given.mask.any()
     usable = finite & (lam >= 0) & has_rows
     tol = jnp.maximum(tol, PRECISION_FLOOR * float(jnp.finfo(given.design.dtype).eps))
     target_gap = jnp.where(usable, tol * at_zero, jnp.inf)
 
     coef = jnp.zeros_like(zero_gradient)
-    residual, gradient = problem.targets, zero_gradient
+    residual, gradient, slopes = problem.targets, zero_gradient, zero_slopes
     if init is not None:
         init = times_power_of_two(init, -units.coef)
         left = problem.residual(init)
         # False if `init` or its objective is not finite.
         is_better = problem.objective(init, left) < at_zero
-        zero_is_optimal = problem.safe_norms(zero_gradient).max() <= problem.lam
+        zero_is_optimal = zero_slopes.max() <= problem.lam
         from_init = usable & is_better & ~zero_is_optimal
         coef, residual = jnp.where(from_init, init, coef), jnp.where(from_init, left, residual)
         gradient = problem.gradient(residual)
-    gap = problem.gap(coef, residual, gradient)
+        slopes = problem.norms(gradient)
+    gap = problem.gap(coef, residual, gradient, slopes.max())
     num_steps = jnp.zeros((), jnp.int32)
+    is_nonzero = (coef != 0).any(0)
+    state = Progress(coef, residual, gradient, slopes, is_nonzero, gap, num_steps, jnp.zeros((), bool))
     data = (problem, target_gap, max_steps)
-    state = Progress(coef, residual, gradient, gap, num_steps, jnp.zeros((), bool))
     for size in working_set_sizes(*coef.shape):
-        state = eqx.tree_at(lambda s: s.outgrown, state, is_crowded(state.coef, size))
+        state = eqx.tree_at(lambda s: s.outgrown, state, is_crowded(state.is_nonzero, size))
         state = lane_while(_unfinished, partial(_round, ids=ids, size=size), state, data)
     state = lax.cond(_uncertified(state, data), _all_features, lambda state, data: state, state, data)
 
@@ -348,7 +352,8 @@ def _solve_one(ids, given: ProblemData, init, tol, max_steps):
     # The error due to the limited range of the dtype must neither let an inaccurate solution pass as
     # converged nor be reported as a step limit.
     fits = (gap + excess <= target_gap) | (gap > jnp.maximum(target_gap, excess))
-    fits &= jnp.isfinite(group_norms(coef, ids)).all()
+    # A bound on the group norms.
+    fits &= jnp.isfinite(largest(coef) * float(np.sqrt(coef.size)))
     status = jnp.where(gap <= target_gap, Status.CONVERGED, Status.STEP_LIMIT)
     status = jnp.where(fits, status, Status.OUT_OF_RANGE)
     status = jnp.where(has_rows, status, Status.NO_ROWS)
@@ -366,12 +371,21 @@ def _excess(problem: Problem, state: Progress, at_zero, lost):
     units. It changes predictions by at most `change`, and the root mean square of the residual is at most its
     value at zero. The second part is what the gap misses because squares underflow.
     """
-    # For most problems nothing is lost, and the product with the design is saved.
-    change = lax.cond((lost != 0).any(), lambda: jnp.abs(problem.predict(lost)).max(), lambda: 0 * at_zero)
-    lost = jnp.abs(lost)
-    excess = (2 * jnp.sqrt(at_zero) + change) * change + problem.lam * lost.sum()
-    gap = problem.gap(state.coef, state.residual, state.gradient, safe=True)
-    return excess + jnp.where(gap > 1.01 * state.gap, gap - state.gap, 0)
+    tiny = jnp.finfo(state.slopes.dtype).tiny
+
+    def of_lost():
+        change = jnp.abs(problem.predict(lost)).max()
+        return (2 * jnp.sqrt(at_zero) + change) * change + problem.lam * jnp.abs(lost).sum()
+
+    def of_underflow():
+        steepest = problem.safe_norms(state.gradient).max()
+        gap = problem.gap(state.coef, state.residual, state.gradient, steepest)
+        return jnp.where(gap > 1.01 * state.gap, gap - state.gap, 0)
+
+    # Of most problems nothing is lost, and passes over the design and the gradient are saved.
+    excess = lax.cond((lost != 0).any(), of_lost, lambda: 0 * at_zero)
+    underflows = state.slopes.max() < tiny**0.25
+    return excess + lax.cond(underflows, of_underflow, lambda: 0 * at_zero)
 
 
 def _uncertified(state, data):
@@ -389,10 +403,15 @@ def _round(state: Progress, data, *, ids, size):
 
 
 def _all_features(state: Progress, data):
-    problem, _, _ = data
-    iterate = start(problem, state.coef, state.residual, state.gradient, state.num_steps)
-    at = lane_while(_uncertified, _newton_round if has_newton(problem) else _gradient_round, iterate, data)
-    return Progress(at.coef, at.residual, at.gradient, at.gap, at.num_steps, state.outgrown)
+    problem, target_gap, max_steps = data
+    problem = problem.with_gram()
+    at = start(problem, state.coef, state.residual, state.gradient, state.num_steps)
+    step = _newton_round if has_newton(problem) else _gradient_round
+    at = lane_while(_uncertified, step, at, (problem, target_gap, max_steps))
+    slopes, is_nonzero = problem.norms(at.gradient), (at.coef != 0).any(0)
+    return Progress(
+        at.coef, at.residual, at.gradient, slopes, is_nonzero, at.gap, at.num_steps, state.outgrown
+    )
 
 
 def _gradient_round(at: Iterate, data) -> Iterate:

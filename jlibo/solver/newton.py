@@ -19,8 +19,9 @@ The Hessian in log r is lam times `curvature + diag(r - q) / 2`, with the positi
 
 which is never ill-scaled, whatever the scale of a column and however small an r_j. The steps use
 `diag(|r - q|)` instead of `diag(r - q)`: it is positive definite, it bounds the steps of groups that grow and
-of those that vanish, and it disappears at the solution, so convergence stays quadratic. If phi does not
-decrease, the step is damped. Some ten steps are enough for problems that take gradients thousands.
+of those that vanish, and it disappears at the solution, so convergence stays quadratic. For groups that
+vanish this step is too short, by a half where nothing else changes, so it is doubled. If phi does not
+decrease, the step is halved. Some ten steps are enough for problems that take gradients thousands.
 
 The ridge matrices are inverted by elimination over all tasks at once: of rows if there are fewer rows than
 features, else of features. A LAPACK call inside a loop can deadlock when many executions run at once.
@@ -34,10 +35,13 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from jlibo.solver.proximal import CHECK_STEPS, Iterate, Problem
+from jlibo.solver.proximal import CHECK_STEPS, Iterate, Problem, iterate_at
 
 LARGEST = 128
 """Most features of a set on which Newton steps are taken. The cost of a step grows with their cube."""
+
+VANISHING = -0.5
+"""Change of a log size below which a group counts as vanishing."""
 
 SMALLEST_START = 1e-2
 """Initial size of a group whose coefficients are zero, in units of the largest."""
@@ -56,7 +60,8 @@ class _Point(eqx.Module):
 @final
 class _State(eqx.Module):
     point: _Point
-    damping: Float[Array, ""]
+    length: Float[Array, ""]
+    """Length of the next step, 1 for a full one."""
     is_stuck: Bool[Array, ""]
     best: Iterate
 
@@ -75,8 +80,8 @@ def newton_steps(
     norms = jnp.maximum(norms, SMALLEST_START * norms.max())
     # At this first point the step is zero, and any value is better.
     point = _Point(norms, norms, jnp.eye(len(norms), dtype=norms.dtype), jnp.full_like(start.gap, jnp.inf))
-    state = _State(point, jnp.zeros_like(start.gap), problem.lam <= 0, start)
-    gram = gram_of(problem)
+    state = _State(point, jnp.ones_like(start.gap), problem.lam <= 0, start)
+    gram = problem.with_gram().gram if problem.gram is None else problem.gram
 
     def is_running(state: _State):
         best = state.best
@@ -86,9 +91,9 @@ def newton_steps(
 
 
 def _advance(state: _State, problem: Problem, gram) -> _State:
-    eps = jnp.finfo(state.damping.dtype).eps
+    eps = jnp.finfo(state.length.dtype).eps
     old, best = state.point, state.best
-    sizes = old.sizes * jnp.exp(_step(old, state.damping, problem))
+    sizes = old.sizes * jnp.exp(state.length * _step(old, problem))
     sizes = jnp.maximum(sizes, eps**2 * sizes.max())
     weighted, inner = ridge(problem, gram, sizes)
     squares = problem.groups.totals((weighted**2).sum(0))
@@ -100,39 +105,30 @@ def _advance(state: _State, problem: Problem, gram) -> _State:
     is_lower = value <= old.value * (1 + 10 * eps)
     new = _Point(sizes, squares, inner, value)
     point = jax.tree.map(lambda new, old: jnp.where(is_lower, new, old), new, old)
-    damping = jnp.where(is_lower, state.damping / 4, jnp.maximum(4 * state.damping, 1 / 4))
-    damping = jnp.where(is_lower & (damping < 1e-3), 0, damping)
+    length = jnp.where(is_lower, jnp.minimum(2 * state.length, 1), state.length / 2)
     best = _better(problem, best, _without_vanishing(problem, best, coef, sizes, squares))
-    return _State(point, damping, damping > 1e4, best)
+    return _State(point, length, length < 1e-4, best)
 
 
-def _step(point: _Point, damping: Float[Array, ""], problem: Problem) -> Float[Array, " features"]:
+def _step(point: _Point, problem: Problem) -> Float[Array, " features"]:
     """Return the change of each feature's log size; that of features in one group is the same."""
     sizes, squares = point.sizes, point.squares
     unit = jnp.sqrt(sizes + squares)
-    diagonal = jnp.abs(sizes - squares) / 4 + (damping + 1e-9) * (sizes + squares)
+    diagonal = jnp.abs(sizes - squares) / 4 + 1e-9 * (sizes + squares)
     is_first = problem.groups.is_first(len(sizes))
     matrix = problem.groups.pair_totals(point.curvature) / (unit[:, None] * unit)
     matrix = jnp.where(is_first[:, None] & is_first, matrix, 0)
     matrix += jnp.diag(jnp.where(is_first, diagonal / (sizes + squares), 1))
     right = jnp.where(is_first, (squares - sizes) / (2 * unit), 0)
     step = _product("fg,g->f", inverse_of(matrix[None])[0], right) / unit
-    return jnp.clip(problem.groups.totals(step), -5, 2)
-
-
-def gram_of(problem: Problem) -> Float[Array, "tasks features features"] | None:
-    """Return (2/N) X^T X of each task; None if there are fewer rows than features."""
-    _, num_rows, num_features = problem.design.shape
-    if num_rows < num_features:
-        return None
-    design = problem.scaled_design()
-    return 2 / problem.num_rows * _product("snf,sng->sfg", design, design)
+    step = problem.groups.totals(step)
+    return jnp.clip(jnp.where(step < VANISHING, 2 * step, step), -5, 2)
 
 
 def ridge(problem: Problem, gram, sizes):
     """Return the ridge regressions of all tasks, divided by the roots of `sizes`, and the curvature.
 
-    `gram` is that of `gram_of`. Groups of size zero have coefficients of zero.
+    `gram` is that of `gram_of`, or None to work with the rows. Groups of size zero have coefficients of zero.
     """
     root = jnp.sqrt(sizes)
     if gram is None:
@@ -161,20 +157,8 @@ def _without_vanishing(problem: Problem, best: Iterate, coef, sizes, squares) ->
     norms = jnp.sqrt(sizes * squares)
     scale = 1 + problem.lam / best.lipschitz * (1 / sizes - 1 / jnp.maximum(norms, tiny))
     coef = coef * jnp.maximum(scale, 0)
-    residual = problem.residual(coef)
-    gradient = problem.gradient(residual)
-    return Iterate(
-        coef=coef,
-        residual=residual,
-        gradient=gradient,
-        objective=problem.objective(coef, residual),
-        gap=problem.gap(coef, residual, gradient),
-        previous_coef=coef,
-        momentum=jnp.ones_like(best.momentum),
-        lipschitz=best.lipschitz,
-        lipschitz_bound=best.lipschitz_bound,
-        num_steps=best.num_steps + CHECK_STEPS,
-    )
+    num_steps = best.num_steps + CHECK_STEPS
+    return iterate_at(problem, coef, best.lipschitz, best.lipschitz_bound, num_steps)
 
 
 def _better(problem: Problem, old: Iterate, new: Iterate) -> Iterate:

@@ -11,8 +11,9 @@
 
 The block-diagonal matrix of eq. (1) is never formed: a product with it is a batched product over tasks.
 
-*Steps and checks.* A step consists of little more than two products with the design. The objective and the
-duality gap are computed every `CHECK_STEPS` steps, and steps that raised the objective are undone.
+*Steps and checks.* A step consists of little more than one product with the Gram matrices of the tasks
+(`with_gram`), or two with the design if there are fewer rows than features. The objective and the duality gap
+are computed every `CHECK_STEPS` steps, from the design, and steps that raised the objective are undone.
 
 *Duality gap.* With the dual point theta = scale * (2/N) * residual, scaled to be feasible,
 
@@ -149,9 +150,33 @@ class Problem(eqx.Module):
     takes as long as a third of a solve. One factor is applied before and one after a product, so neither the
     vector nor the product leaves the range of the dtype.
     """
+    gram: Float[Array, "tasks features features"] | None = None
+    """(2/N) X^T X of each task, or None; see `with_gram`."""
+    correlation: Float[Array, "tasks features"] | None = None
+    """The gradient at zero, (2/N) X^T y, if there are Gram matrices."""
 
     def scaled_design(self) -> Float[Array, "tasks rows features"]:
         return self.design if self.unit is None else self.design * self.unit[0] * self.unit[1]
+
+    def with_gram(self) -> "Problem":
+        """Return the problem with Gram matrices if it has at least as many rows as features, else itself.
+
+        With fewer rows, steps are hardly less work, and the matrices cost as much as tens of steps.
+        """
+        _, num_rows, num_features = self.design.shape
+        if num_features > num_rows:
+            return self
+        correlation = self.gradient(self.targets)
+        return Problem(
+            self.design,
+            self.targets,
+            self.lam,
+            self.num_rows,
+            self.groups,
+            self.unit,
+            gram_of(self),
+            correlation,
+        )
 
     def residual(self, coef: Float[Array, "tasks features"]) -> Float[Array, "tasks rows"]:
         return self.targets - self.predict(coef)
@@ -161,6 +186,18 @@ class Problem(eqx.Module):
 
     def gradient(self, residual: Float[Array, "tasks rows"]) -> Float[Array, "tasks features"]:
         return 2 / self.num_rows * self._product("snf,sn->sf", residual)
+
+    def descent(self, coef: Float[Array, "tasks features"]) -> Float[Array, "tasks features"]:
+        """Return `gradient(residual(coef))`, from the Gram matrices if there are any."""
+        if self.gram is None or self.correlation is None:
+            return self.gradient(self.residual(coef))
+        return self.correlation - self.curve(coef)
+
+    def curve(self, direction: Float[Array, "tasks features"]) -> Float[Array, "tasks features"]:
+        """Return the Hessian of the loss times `direction`."""
+        if self.gram is None:
+            return self.gradient(self.predict(direction))
+        return jnp.einsum("sfg,sg->sf", self.gram, direction, precision=lax.Precision.HIGHEST)
 
     def _product(self, subscripts: str, vectors: Float[Array, "tasks _"]) -> Float[Array, "tasks _"]:
         before, after = (1, 1) if self.unit is None else self.unit
@@ -180,20 +217,36 @@ class Problem(eqx.Module):
         penalty = (self.norms(coef) * self.groups.shares(coef.dtype)).sum()
         return (residual**2).sum() / self.num_rows + self.lam * penalty
 
-    def gap(self, coef, residual, gradient, *, safe: bool = False) -> Float[Array, ""]:
+    def gap(self, coef, residual, gradient, steepest: Float[Array, ""] | None = None) -> Float[Array, ""]:
         """Return the duality gap at `coef`: an upper bound on the objective minus its minimum.
 
-        With `safe`, the bound also holds if the gradient is so small that its squares underflow.
+        If the problem has only some of the features and all others have coefficients of zero, `steepest` is
+        the largest norm of the gradient over all groups. By default it is computed from `gradient`.
         """
+        return self.objective_and_gap(coef, residual, gradient, steepest)[1]
+
+    def objective_and_gap(
+        self, coef, residual, gradient, steepest: Float[Array, ""] | None = None
+    ) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        """Return `objective` and `gap`, which have terms in common."""
         tiny = jnp.finfo(coef.dtype).tiny
         energy = (residual**2).sum()
-        steepest = (self.safe_norms if safe else self.norms)(gradient).max()
+        steepest = self.norms(gradient).max() if steepest is None else steepest
         feasible = self.lam / jnp.maximum(steepest, tiny)
         best = (residual * self.targets).sum() / jnp.maximum(energy, tiny)
         scale = jnp.clip(best, 0, feasible)
-        penalty = self.lam * self.norms(coef) - scale * self.groups.totals((coef * gradient).sum(0))
-        penalty = jnp.maximum(penalty, 0) * self.groups.shares(coef.dtype)
-        return energy / self.num_rows * (1 - scale) ** 2 + penalty.sum()
+        shares = self.groups.shares(coef.dtype)
+        penalties = self.lam * self.norms(coef)
+        excess = penalties - scale * self.groups.totals((coef * gradient).sum(0))
+        loss, excess = energy / self.num_rows, jnp.maximum(excess, 0) * shares
+        return loss + (penalties * shares).sum(), loss * (1 - scale) ** 2 + excess.sum()
+
+
+def gram_of(problem: Problem) -> Float[Array, "tasks features features"]:
+    """Return (2/N) X^T X of each task."""
+    design = problem.scaled_design()
+    gram = jnp.einsum("snf,sng->sfg", design, design, precision=lax.Precision.HIGHEST)
+    return 2 / problem.num_rows * gram
 
 
 @final
@@ -205,52 +258,82 @@ class Iterate(eqx.Module):
     gradient: Float[Array, "tasks features"]
     objective: Float[Array, ""]
     gap: Float[Array, ""]
-    previous_coef: Float[Array, "tasks features"]
-    momentum: Float[Array, ""]
+    ahead: Float[Array, "tasks features"]
+    """Where the next step starts: `coef` plus the momentum."""
+    age: Float[Array, ""]
+    """Number of steps since the momentum was zero."""
     lipschitz: Float[Array, ""]
     lipschitz_bound: Float[Array, ""]
     num_steps: Int[Array, ""]
 
 
-def start(problem: Problem, coef, residual, gradient, num_steps) -> Iterate:
-    """Return an iterate without momentum; its step size uses an estimate of the largest task curvature."""
-
-    def power_step(direction):
-        image = problem.predict(direction)
-        return image, problem.gradient(image)
-
-    _, direction = power_step(gradient)
-    image, _ = power_step(direction)
-    tiny = jnp.finfo(coef.dtype).tiny
-    curvature = (image**2).sum(-1) / jnp.maximum((direction**2).sum(-1), tiny)
-    estimate = CURVATURE_MARGIN * 2 / problem.num_rows * curvature.max()
-    bound = 2 / problem.num_rows * (problem.scaled_design() ** 2).sum((1, 2)).max()
-    # With zero curvature any step size is valid.
-    bound = jnp.where(bound > 0, bound, 1)
+def iterate_at(
+    problem: Problem,
+    coef,
+    lipschitz,
+    lipschitz_bound,
+    num_steps,
+    *,
+    residual=None,
+    gradient=None,
+    momentum=None,
+) -> Iterate:
+    """Return the iterate at `coef`. `momentum` is (ahead, age), by default none."""
+    residual = problem.residual(coef) if residual is None else residual
+    gradient = problem.gradient(residual) if gradient is None else gradient
+    ahead, age = (coef, jnp.zeros((), coef.dtype)) if momentum is None else momentum
+    objective, gap = problem.objective_and_gap(coef, residual, gradient)
     return Iterate(
         coef=coef,
         residual=residual,
         gradient=gradient,
-        objective=problem.objective(coef, residual),
-        gap=problem.gap(coef, residual, gradient),
-        previous_coef=coef,
-        momentum=jnp.ones((), coef.dtype),
-        lipschitz=jnp.where(estimate > 0, jnp.minimum(estimate, bound), bound),
-        lipschitz_bound=bound,
+        objective=objective,
+        gap=gap,
+        ahead=ahead,
+        age=age,
+        lipschitz=lipschitz,
+        lipschitz_bound=lipschitz_bound,
         num_steps=num_steps,
     )
 
 
-def step(problem: Problem, lipschitz, coef, previous_coef, momentum):
-    """Take one accelerated proximal-gradient step (FISTA); an overshoot resets the momentum."""
+def start(problem: Problem, coef, residual, gradient, num_steps) -> Iterate:
+    """Return an iterate without momentum; its step size uses an estimate of the largest task curvature."""
+    direction = problem.curve(gradient)
+    image = problem.curve(direction)
     tiny = jnp.finfo(coef.dtype).tiny
-    next_momentum = (1 + jnp.sqrt(1 + 4 * momentum**2)) / 2
-    ahead = coef + (momentum - 1) / next_momentum * (coef - previous_coef)
-    moved = ahead + problem.gradient(problem.residual(ahead)) / lipschitz
-    shrink = 1 - problem.lam / lipschitz / jnp.maximum(problem.norms(moved), tiny)
-    new_coef = moved * jnp.maximum(shrink, 0)
-    overshoot = ((new_coef - ahead) * (new_coef - coef)).sum() < 0
-    return new_coef, coef, jnp.where(overshoot, 1, next_momentum)
+    # At most the largest curvature, and at least the Rayleigh quotient.
+    curvature = jnp.sqrt((image**2).sum(-1) / jnp.maximum((direction**2).sum(-1), tiny))
+    estimate = CURVATURE_MARGIN * curvature.max()
+    if problem.gram is None:
+        bound = 2 / problem.num_rows * (problem.scaled_design() ** 2).sum((1, 2)).max()
+    else:
+        bound = jnp.diagonal(problem.gram, axis1=1, axis2=2).sum(1).max()
+    # With zero curvature any step size is valid.
+    bound = jnp.where(bound > 0, bound, 1)
+    lipschitz = jnp.where(estimate > 0, jnp.minimum(estimate, bound), bound)
+    return iterate_at(problem, coef, lipschitz, bound, num_steps, residual=residual, gradient=gradient)
+
+
+def two_steps(problem: Problem, lipschitz, coef, ahead, age):
+    """Take two accelerated proximal-gradient steps (FISTA); an overshoot of the second resets the momentum.
+
+    With a test after every step, a step would take half as long again.
+    """
+    tiny = jnp.finfo(coef.dtype).tiny
+
+    def proximal(ahead):
+        moved = ahead + problem.descent(ahead) / lipschitz
+        shrink = 1 - problem.lam / lipschitz / jnp.maximum(problem.norms(moved), tiny)
+        return moved * jnp.maximum(shrink, 0)
+
+    first = proximal(ahead)
+    ahead = first + (age + 1) / (age + 3) * (first - coef)
+    second = proximal(ahead)
+    # Over the tasks first: that reduction is vectorised, one to a scalar is not.
+    overshoot = ((second - ahead) * (second - first)).sum(0).sum() < 0
+    age = jnp.where(overshoot, 0, age + 2)
+    return second, second + age / (age + 2) * (second - first), age
 
 
 def advance(state: Iterate, problem: Problem) -> Iterate:
@@ -259,38 +342,20 @@ def advance(state: Iterate, problem: Problem) -> Iterate:
     Steps that are too long for the curvature raise the objective. They are undone, and the step size is
     halved. Steps that overflow are undone whatever their size.
     """
-    coef, previous_coef, momentum = lax.fori_loop(
+    coef, *momentum = lax.fori_loop(
         0,
-        CHECK_STEPS,
-        lambda _, at: step(problem, state.lipschitz, *at),
-        (state.coef, state.previous_coef, state.momentum),
+        CHECK_STEPS // 2,
+        lambda _, at: two_steps(problem, state.lipschitz, *at),
+        (state.coef, state.ahead, state.age),
     )
-    residual = problem.residual(coef)
-    gradient = problem.gradient(residual)
-    objective = problem.objective(coef, residual)
+    bound, num_steps = state.lipschitz_bound, state.num_steps + CHECK_STEPS
+    new = iterate_at(problem, coef, state.lipschitz, bound, num_steps, momentum=momentum)
     round_off = 10 * jnp.finfo(coef.dtype).eps * state.objective
-    at_bound = (state.lipschitz >= state.lipschitz_bound) & jnp.isfinite(objective)
-    good = (objective <= state.objective + round_off) | at_bound
-    new = Iterate(
-        coef=coef,
-        residual=residual,
-        gradient=gradient,
-        objective=objective,
-        gap=problem.gap(coef, residual, gradient),
-        previous_coef=previous_coef,
-        momentum=momentum,
-        lipschitz=state.lipschitz,
-        lipschitz_bound=state.lipschitz_bound,
-        num_steps=state.num_steps + CHECK_STEPS,
-    )
+    at_bound = (state.lipschitz >= bound) & jnp.isfinite(new.objective)
+    good = (new.objective <= state.objective + round_off) | at_bound
     back = eqx.tree_at(
-        lambda at: (at.previous_coef, at.momentum, at.lipschitz, at.num_steps),
+        lambda at: (at.ahead, at.age, at.lipschitz, at.num_steps),
         state,
-        (
-            state.coef,
-            jnp.ones_like(momentum),
-            jnp.minimum(2 * state.lipschitz, state.lipschitz_bound),
-            new.num_steps,
-        ),
+        (state.coef, jnp.zeros_like(state.age), jnp.minimum(2 * state.lipschitz, bound), num_steps),
     )
     return jax.tree.map(lambda a, b: jnp.where(good, a, b), new, back)

@@ -9,7 +9,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from jlibo.solver.proximal import AbstractGroups, Members, Problem, Singletons
-from jlibo.solver.units import Units, exponent_near, halves, near_one, times_power_of_two
+from jlibo.solver.units import Units, exponent_near, halves, largest, near_one, times_power_of_two
 
 
 @final
@@ -79,9 +79,11 @@ def _design_unit(problem: Problem) -> tuple[Int[Array, ""], Float[Array, "tasks 
     only if the gradient is zero or so large or small that its sums may have left the range of the dtype.
     """
     gradient = problem.gradient(problem.targets)
-    exponent = exponent_near(gradient)
+    size = largest(gradient)
+    exponent = exponent_near(size)
     half_range = jnp.finfo(gradient.dtype).maxexp // 2
-    is_accurate = (jnp.abs(exponent) < half_range) & jnp.isfinite(gradient).all() & (gradient != 0).any()
+    # The largest magnitude is NaN if any entry is.
+    is_accurate = (jnp.abs(exponent) < half_range) & jnp.isfinite(size) & (size > 0)
 
     def from_entries():
         size = exponent_near(problem.design)

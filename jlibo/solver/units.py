@@ -61,10 +61,15 @@ def nearest_power(value: Float[Array, ""]) -> Float[Array, ""]:
     return lax.reduce_precision(size, exponent_bits=kind.nexp, mantissa_bits=0)
 
 
-def _power_near(values):
+def largest(values: Float[Array, "..."]) -> Float[Array, ""]:
+    """Return the largest magnitude, a constant under differentiation; NaN if there is a NaN."""
     # Over the leading axes first: that reduction is vectorised, one to a scalar is not.
-    largest = jnp.abs(lax.stop_gradient(values)).max(tuple(range(values.ndim - 1))).max()
-    return lax.optimization_barrier(jnp.where(largest == 0, 1, nearest_power(largest)))
+    return jnp.abs(lax.stop_gradient(values)).max(tuple(range(values.ndim - 1))).max()
+
+
+def _power_near(values):
+    size = largest(values)
+    return lax.optimization_barrier(jnp.where(size == 0, 1, nearest_power(size)))
 
 
 def _rounded_to_power(value):

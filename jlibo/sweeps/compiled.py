@@ -16,11 +16,14 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from jlibo.host_memory import BudgetError
-from jlibo.programs.options import compiler_options
+from jlibo.programs import options
+from jlibo.programs.collector import collector_paused
 from jlibo.sweeps.points import Plan
 from jlibo.sweeps.program import Program
 
 LANE = "lane"
+LEVEL = 2
+"""How much the compiler optimises; see `jlibo.programs.options`."""
 
 
 @final
@@ -42,8 +45,9 @@ class CompiledChunks:
             # Devices do not communicate, so the check of replicated values is not needed.
             sharded = jax.shard_map(one_device, mesh=mesh, in_specs=specs, out_specs=split, check_vma=False)
             jitted = jax.jit(sharded, in_shardings=tuple(NamedSharding(mesh, spec) for spec in specs))
-        options = compiler_options(self.devices[0].platform)
-        self._compiled = jitted.lower(*self._arguments).compile(compiler_options=options)
+        with collector_paused():
+            lowered = jitted.lower(*self._arguments)
+        self._compiled: Any = options.compiled(lowered, LEVEL, self.devices[0].platform)
 
     def bytes_per_device(self) -> int | None:
         """Return the bytes that the program needs on one device, or None if the compiler does not say."""

@@ -18,6 +18,7 @@ from jax.core import eval_jaxpr
 
 from jlibo.checks import fail
 from jlibo.lifelong.play import LifelongResult
+from jlibo.programs.collector import collector_paused
 from jlibo.programs.traced import stored
 from jlibo.sweeps.points import Points, check_fits_dtype
 from jlibo.sweeps.progress import Meter, traced_with
@@ -95,6 +96,7 @@ class Program:
         )
 
 
+@collector_paused()
 def trace(
     run_fn: Callable[..., Any] | AbstractSegmentedRun,
     points: Points,

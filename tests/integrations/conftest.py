@@ -25,3 +25,13 @@ def one_thread():
 
     with threadpoolctl.threadpool_limits(1):
         yield
+
+
+@pytest.fixture(scope="module")
+def flower_settings(tmp_path_factory):
+    """Flower's processes look for work five times a second, and share compiled programs, as users' do."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FLWR_SUPEREXEC_TASK_POLL_INTERVAL", "0.2")
+        patch.setenv("JLIBO_CACHE", "1")
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("programs")))
+        yield

@@ -57,3 +57,8 @@ class Proxy:
         for one in (source, to):
             with contextlib.suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
+
+
+def all_bytes(connections: dict[int, bytearray]) -> bytes:
+    """Return the bytes of all connections."""
+    return b"\n".join(bytes(one) for one in connections.values())

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 import zipfile
+from pathlib import Path
 
 import pytest
 
@@ -21,7 +22,7 @@ from flwr.app import ConfigRecord, MetricRecord, RecordDict
 
 from jlibo.federated import Announcement, BallotFile, BallotRules, MessageError, Receipt, Vote, new_task_id
 from jlibo.integrations.flower import certificates, client, commands, records, server
-from jlibo.integrations.flower.__main__ import main
+from jlibo.integrations.flower.__main__ import _parser, main
 from jlibo.integrations.flower.processes import Processes, free_port, wait_for_port
 from jlibo.tune import federated
 from tests.integrations.federated_tasks import add_tasks, num_kernels, votes_of
@@ -360,6 +361,9 @@ def test_commands_of_people(tmp_path, capsys):
     made = certificates.Certificates(folder / "authority.pem", folder / "server.pem", folder / "server.key")
     assert all(str(path) in text for path in (*made, f"{key}.pub"))
     assert handshake(made, made.authority, "127.0.0.1") == "TLSv1.3"
+    # Other working directories must not change the files that a command means.
+    options = _parser().parse_args(["run", "server", "ballot.db"])
+    assert (options.folder, options.ballot) == (Path.cwd() / "server", Path.cwd() / "ballot.db")
     with pytest.raises(SystemExit):
         main(["node", str(tmp_path), "--setting", "max_selected=many"])
     assert "--setting" in capsys.readouterr().err
@@ -376,7 +380,7 @@ keep_running([sys.executable, "-c", sys.argv[1]], dict(os.environ), hint="look h
 STARTER = """
 import os, sys, time
 from pathlib import Path
-from jlibo.integrations.flower.__main__ import main
+from jlibo.integrations.flower.__main__ import _parser, main
 from jlibo.integrations.flower.processes import Processes
 Processes(Path(sys.argv[1])).start("kept", [sys.executable, "-c", *sys.argv[2:]], dict(os.environ))
 time.sleep(600)

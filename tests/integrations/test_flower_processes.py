@@ -1,44 +1,32 @@
-"""A SuperLink and SuperNodes as processes with TLS: what they elect, what is refused, and what they send."""
+"""A SuperLink and SuperNodes as processes with TLS: what they elect, and what is refused."""
 
 import contextlib
 import json
-import re
+import socket
 import sqlite3
-import struct
 import time
 
 import pytest
 
 pytest.importorskip("flwr", reason="Flower is not installed here: `make test-federated` makes an environment")
 
-import jlibo
 from jlibo.federated import MAX_VOTE_BYTES, BallotFile, Vote, new_task_id
 from jlibo.integrations.flower import commands
 from jlibo.integrations.flower.certificates import client_of, make_certificates, make_node_key
 from jlibo.integrations.flower.local import LocalFederation
-from jlibo.integrations.flower.processes import Processes, free_port, wait_for_port
+from jlibo.integrations.flower.processes import free_port
 from jlibo.tune import federated
 from tests.integrations import flower_dishonest
 from tests.integrations.federated_tasks import add_tasks, elected, num_kernels, rules, simulated, votes_of
-from tests.integrations.flower_wire import Proxy
+from tests.integrations.flower_wire import Proxy, all_bytes
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.usefixtures("flower_settings")]
 NAMES = ("alpha", "beta", "gamma")
 SECONDS = {"seconds": 1.0, "timeout": 20.0}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _quick_starts(tmp_path_factory):
-    """Flower's processes look for work five times a second, and share compiled programs, as users' do."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FLWR_SUPEREXEC_TASK_POLL_INTERVAL", "0.2")
-        patch.setenv("JLIBO_CACHE", "1")
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("programs")))
-        yield
-
-
 @pytest.fixture(scope="module")
-def federation(tmp_path_factory):
+def federation(flower_settings, tmp_path_factory):
     """A SuperLink, three nodes with six finished tasks each, and a run."""
     folder = tmp_path_factory.mktemp("federation")
     memories = {name: folder / f"{name}.db" for name in NAMES}
@@ -228,64 +216,30 @@ def test_a_dishonest_node_changes_nothing(federation):
         assert ballot.votes_by_client()[client_of(key.with_name("key.pub"))] == 1
 
 
-# --- what crosses the wire ----------------------------------------------------------------------------------
+def test_keys_that_are_registered_anew_are_the_same_clients(federation):
+    """The SuperLink's database is lost. The ballot knows the nodes, and counts none of their votes again."""
+    wait_until(lambda: federation.processes.kill("link", "flower-superlink"), federation)
+    for path in (federation.folder / "server").glob("link.db*"):
+        path.unlink()
+    counted = set(tasks_in(federation))
+    for number, name in enumerate(NAMES):
+        add_tasks(memory_of(federation, name), number, first=200, count=1)
+    known = {vote.task for name in NAMES for vote in votes_of(memory_of(federation, name))}
+    wait_until(lambda: is_listening(federation.port), federation)
+    for name in NAMES:
+        federation.register(federation.folder / name / "key")
+    wait_until(lambda: known <= set(tasks_in(federation)), federation)
+    with ballot_of(federation) as ballot:
+        assert ballot.num_votes == len(counted | known)
+        votes = ballot.votes_by_client()
+    assert {client_of(federation.folder / name / "key.pub") for name in NAMES} <= votes.keys()
+    assert len(votes) <= len(NAMES) + 1  # and the dishonest node
 
 
-def secrets_of(memory):
-    """Return what must not leave a node, in the forms that it may have on a wire."""
-    found = [b"private-name", b"param_", str(memory).encode(), memory.name.encode()]
-    with jlibo.tune.Memory.open_existing(memory) as opened:
-        trials = [trial for task in opened.tasks() for trial in opened.trials(task.id)]
-    numbers = [trial.score for trial in trials] + [value for one in trials for value in one.params.values()]
-    assert len(numbers) > 100
-    for number in numbers:
-        found += [struct.pack("<d", number), struct.pack(">d", number), f"{number:.9g}".encode()]
-    # Shorter ones are there by chance: the times in Flower's messages have six digits after the point.
-    return [one for one in found if len(one) > 6]
-
-
-def all_bytes(connections):
-    return b"\n".join(bytes(one) for one in connections.values())
-
-
-def test_indices_and_ids_cross_the_wire_and_nothing_else(tmp_path):
-    """A node without TLS on 127.0.0.1, so that a proxy can read all that it sends and receives."""
-    memory, port = tmp_path / "client.db", free_port()
-    add_tasks(memory, 9, first=0, count=12)
-    votes = {vote.task: vote for vote in votes_of(memory)}
-    BallotFile.open(tmp_path / "ballot.db", rules()).close()
-    home, address = tmp_path / "server", ("--host", "127.0.0.1", "--port")
-    home.mkdir()
-    connection = f'[superlink]\ndefault = "jlibo"\n\n[superlink.jlibo]\naddress = "127.0.0.1:{port}"\n'
-    (home / "config.toml").write_text(connection + "insecure = true\n")
-    with Processes(tmp_path / "logs") as processes, Proxy(port) as proxy:
-        link = [commands.program("flower-superlink"), "--insecure", *address, str(port)]
-        wait_for_port(port, processes.start("link", link, commands.environment(home)))
-        node = [commands.program("flower-supernode"), "--insecure", *address, str(free_port())]
-        node += ["--superlink", f"127.0.0.1:{proxy.port}"]
-        node += ["--node-config", commands.config_text({"memory": str(memory)})]
-        processes.start("node", node, commands.environment(tmp_path / "node"))
-        run = commands.own_command("run", home, tmp_path / "ballot.db", "--seconds", 1.0)
-        processes.start("run", run, commands.environment(home))
-        end = time.monotonic() + 240
-        while votes_of(memory) and time.monotonic() < end:
-            time.sleep(0.2)
-        processes.kill("node")
-        sent, received = all_bytes(proxy.sent), all_bytes(proxy.received)
-    found = [Vote.from_bytes(data) for data in re.findall(rb'\{"protocol":[^{}]*"task":"[0-9a-f]+"\}', sent)]
-    assert {vote.task: vote for vote in found} == votes  # the proxy reads what was sent
-    assert b"num_explore" in received and next(iter(votes)).encode() in received  # support and receipt
-    for secret in secrets_of(memory):
-        assert secret not in sent and secret not in received, secret
-    paths = set(re.findall(rb"(?:GET|POST) (/\S*) HTTP/1.1\r\n", sent))
-    assert b"/v1/fleet/push-messages" in paths
-    assert all(path.startswith(b"/v1/fleet/") for path in paths)  # what a proxy must let through
-    # The first answer has all votes, and Flower's ids, types and times.
-    pattern = rb"POST /v1/fleet/push-(messages|object) HTTP.*?\r\ncontent-length: (\d+)\r\n"
-    pushed = re.findall(pattern, sent, re.DOTALL | re.IGNORECASE)
-    ends = [place for place, (kind, _) in enumerate(pushed) if kind == b"messages"] + [len(pushed)]
-    first = [int(length) for _, length in pushed[ends[0] : ends[1]]]
-    assert len(first) > 1 and sum(first) <= len(votes) * MAX_VOTE_BYTES, pushed
+def is_listening(port):
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1.0):
+        return True
+    return False
 
 
 def test_a_vote_is_less_than_a_kilobyte_with_tls(federation):

@@ -270,9 +270,40 @@ def test_error_in_a_thread_is_raised_in_the_caller():
         in_threads(fail, [0, 1], 2)
 
 
+class Lowered:
+    """A lowered program that records the options with which it is compiled, and refuses unknown ones."""
+
+    def __init__(self, known: bool = True):
+        self.known, self.seen = known, []
+
+    def compile(self, compiler_options=None):
+        self.seen.append(compiler_options)
+        if compiler_options and not self.known:
+            raise RuntimeError("No such compile option")
+        return "program"
+
+
 def test_level_of_optimisation_in_the_environment_is_kept(monkeypatch):
     monkeypatch.delenv("XLA_FLAGS", raising=False)
-    assert options.compiler_options("cpu") == {"xla_backend_optimization_level": "2"}
-    assert options.compiler_options("gpu") is None
+    lowered = Lowered()
+    for level in range(len(options.LEVELS)):
+        assert options.compiled(lowered, level) == "program"
+    assert options.compiled(lowered, 2, "gpu") == "program"
+    assert lowered.seen == [*options.LEVELS, None]
     monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=false --xla_backend_optimization_level=0")
-    assert options.compiler_options("cpu") is None
+    assert options.compiled(lowered, 2) == "program"
+    assert lowered.seen[-1] is None
+
+
+def test_compiler_that_does_not_know_an_option_uses_its_defaults(monkeypatch):
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    lowered = Lowered(known=False)
+    assert options.compiled(lowered, 2) == "program"
+    assert lowered.seen == [options.LEVELS[2], None]
+
+
+@pytest.mark.parametrize("level", range(len(options.LEVELS)))
+def test_this_compiler_knows_the_options(monkeypatch, level):
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    lowered = jax.jit(lambda x: (x @ x).sum()).lower(jnp.ones((3, 3), jnp.float32))
+    assert float(lowered.compile(compiler_options=options.LEVELS[level])(jnp.ones((3, 3), jnp.float32))) == 27

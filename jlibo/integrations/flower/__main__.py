@@ -56,15 +56,20 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _node(options: argparse.Namespace) -> None:
-    config = {"memory": str(options.memory.absolute())} | dict(options.setting)
+    config = {"memory": str(options.memory)} | dict(options.setting)
     command = commands.supernode_command(
         options.superlink, options.authority, options.key, config, runtime_port=options.runtime_port
     )
     keep_running(command, commands.environment(options.folder), hint=_NODE_HINT)
 
 
-def _demo(_: argparse.Namespace) -> None:
-    demo.main()
+def _demo(options: argparse.Namespace) -> int:
+    return demo.main(options.tasks)
+
+
+def _path(text: str) -> Path:
+    """Return an absolute path: Flower's processes have other working directories."""
+    return Path(text).absolute()
 
 
 def _setting(text: str) -> tuple[str, bool | float]:
@@ -83,40 +88,40 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_subparsers(required=True, metavar="COMMAND").add_parser
 
     one = add("certificates", help="server: make certificates for TLS")
-    one.add_argument("folder", type=Path, help="the server's folder")
+    one.add_argument("folder", type=_path, help="the server's folder")
     one.add_argument("--host", action="append", required=True, help="a name or address of the server")
     one.add_argument("--days", type=int, default=365, help="for how long they are valid (365)")
     one.set_defaults(command=_certificates)
 
     one = add("server", help="server: run the SuperLink, and again when it ends")
-    one.add_argument("folder", type=Path, help="the folder with the certificates")
+    one.add_argument("folder", type=_path, help="the folder with the certificates")
     one.add_argument("--host", default="127.0.0.1", help="the address to listen on (127.0.0.1)")
     one.add_argument("--port", type=int, default=8000, help="the port to listen on (8000)")
     one.add_argument("--name", default="127.0.0.1", help="the server's address for `register` and `run`")
     one.set_defaults(command=_server)
 
     one = add("register", help="server: register the public key of a node")
-    one.add_argument("folder", type=Path, help="the server's folder")
-    one.add_argument("public_key", type=Path, help="the public key, a file that ends in .pub")
+    one.add_argument("folder", type=_path, help="the server's folder")
+    one.add_argument("public_key", type=_path, help="the public key, a file that ends in .pub")
     one.set_defaults(command=_register)
 
     one = add("run", help="server: ask nodes for votes, in a new run when one ends")
-    one.add_argument("folder", type=Path, help="the server's folder")
-    one.add_argument("ballot", type=Path, help="the ballot file")
+    one.add_argument("folder", type=_path, help="the server's folder")
+    one.add_argument("ballot", type=_path, help="the ballot file")
     one.add_argument("--seconds", type=float, default=30.0, help="between two questions to a node (30)")
     one.add_argument("--timeout", type=float, default=600.0, help="of an answer in seconds (600)")
     one.set_defaults(command=_run)
 
     one = add("key", help="node: make a key")
-    one.add_argument("path", type=Path, help="the path of the private key; the public one ends in .pub")
+    one.add_argument("path", type=_path, help="the path of the private key; the public one ends in .pub")
     one.set_defaults(command=_key)
 
     one = add("node", help="node: run the SuperNode, and again when it ends")
-    one.add_argument("folder", type=Path, help="a folder for Flower's files")
+    one.add_argument("folder", type=_path, help="a folder for Flower's files")
     one.add_argument("--superlink", required=True, metavar="HOST:PORT", help="the address of the server")
-    one.add_argument("--authority", type=Path, required=True, help="the server's authority.pem")
-    one.add_argument("--key", type=Path, required=True, help="the node's private key")
-    one.add_argument("--memory", type=Path, required=True, help="the memory of the node's tuner")
+    one.add_argument("--authority", type=_path, required=True, help="the server's authority.pem")
+    one.add_argument("--key", type=_path, required=True, help="the node's private key")
+    one.add_argument("--memory", type=_path, required=True, help="the memory of the node's tuner")
     one.add_argument(
         "--setting",
         type=_setting,
@@ -129,6 +134,7 @@ def _parser() -> argparse.ArgumentParser:
     one.set_defaults(command=_node)
 
     one = add("demo", help="a server and three nodes on this machine, for about two minutes")
+    one.add_argument("--tasks", type=int, default=demo.NUM_TASKS, help="of each node (%(default)s)")
     one.set_defaults(command=_demo)
     return parser
 

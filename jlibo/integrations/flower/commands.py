@@ -16,7 +16,6 @@ APP = Path(__file__).parent / "app"
 CONNECTION = "jlibo"
 """The name of the connection in `write_connection`."""
 
-
 Value = str | float | bool
 """A value in Flower's configurations."""
 

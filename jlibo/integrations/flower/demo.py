@@ -25,7 +25,9 @@ SPACE = SearchSpace(
     rate=Float(1e-4, 1, log=True), depth=Float(1, 10), dropout=Float(0, 0.9), decay=Float(1e-6, 1, log=True)
 )
 CLINICS = ("north", "south", "east")
-NUM_TASKS, BUDGET, QUORUM, ALPHA = 6, 24, 3, 0.35
+NUM_TASKS = 6
+"""Number of tasks of each clinic."""
+BUDGET, QUORUM, ALPHA = 24, 3, 0.35
 _TRAINING_SECONDS, _MOST_SECONDS = 0.4, 240.0
 
 
@@ -37,10 +39,10 @@ def score(params: Mapping[str, Any], task: np.random.Generator, *, dropout: floa
     return float(-(rate**2) - depth**2 - dropout * params["dropout"])
 
 
-def tune(clinic: int, memory: Path) -> None:
+def tune(clinic: int, memory: Path, num_tasks: int) -> None:
     """Tune the tasks of one clinic, as on any machine: the tuner reads the support from its memory."""
     with Tuner(SPACE, memory=memory, mode="federated", seed=clinic) as tuner:
-        for number in range(NUM_TASKS):
+        for number in range(num_tasks):
             task = tuner.task(f"{CLINICS[clinic]} {number}", BUDGET)
             for trial in task:
                 time.sleep(_TRAINING_SECONDS)
@@ -48,8 +50,13 @@ def tune(clinic: int, memory: Path) -> None:
                 task.tell(trial, score(trial.params, random, dropout=0.0 if clinic else 3.0))
 
 
-def main() -> int:
-    """Run the demonstration and return its exit code: 0 if every vote was counted once."""
+def main(num_tasks: int = NUM_TASKS) -> int:
+    """Run the demonstration and return its exit code: 0 if every task has voted.
+
+    **Arguments:**
+
+    - `num_tasks`: number of tasks of each clinic.
+    """
     console = Console()
     names = make_model(SPACE, mode="federated").names
     rules = BallotRules(
@@ -58,7 +65,7 @@ def main() -> int:
         horizon=1000,
         num_explore=0,
         quorum=QUORUM,
-        max_votes=NUM_TASKS,
+        max_votes=num_tasks,
     )
     with tempfile.TemporaryDirectory(prefix="jlibo-federation-") as temporary:
         folder = Path(temporary)
@@ -68,24 +75,28 @@ def main() -> int:
             federation.start_link()
             for number, (name, memory) in enumerate(memories.items()):
                 federation.start_node(name, memory)
-                command = [sys.executable, "-m", __spec__.name, str(number), str(memory)]
+                command = [sys.executable, "-m", __spec__.name, str(number), str(memory), str(num_tasks)]
                 federation.processes.start(f"{name} tunes", command, federation.environment)
             federation.start_run(folder / "ballot.db", seconds=2.0, timeout=30.0)
             clients = {name: client_of(folder / name / "key.pub") for name in CLINICS}
-            done = _watch(console, ballot, clients, names)
+            done = _watch(console, ballot, clients, names, num_tasks * len(CLINICS))
             _show(console, ballot, names)
             processes = federation.processes
         console.print(f"Processes left: {len(processes.running())}.")
+    if not done:
+        console.print(f"Not all tasks have voted within {_MOST_SECONDS:g} seconds.")
     return 0 if done else 1
 
 
-def _watch(console: Console, ballot: BallotFile, clients: dict[str, str], names: Sequence[str]) -> bool:
+def _watch(
+    console: Console, ballot: BallotFile, clients: dict[str, str], names: Sequence[str], expected: int
+) -> bool:
     """Print a line whenever votes were counted; return whether all tasks have voted in time."""
     start, num_votes, before = time.monotonic(), -1, frozenset(range(len(names)))
     console.print(
         f"{'time':>6}  votes  {'  '.join(f'{name:>5}' for name in clients)}  kernel of the next tasks"
     )
-    while num_votes < NUM_TASKS * len(CLINICS) and time.monotonic() < start + _MOST_SECONDS:
+    while num_votes < expected and time.monotonic() < start + _MOST_SECONDS:
         announcement, by_client = ballot.announcement(), ballot.votes_by_client()
         if announcement.num_clients != num_votes:
             num_votes, support = announcement.num_clients, frozenset(announcement.support)
@@ -98,11 +109,11 @@ def _watch(console: Console, ballot: BallotFile, clients: dict[str, str], names:
             console.print(line, highlight=False, soft_wrap=True)
             before = support
         time.sleep(0.5)
-    return num_votes == NUM_TASKS * len(CLINICS)
+    return num_votes == expected
 
 
 def _show(console: Console, ballot: BallotFile, names: Sequence[str]) -> None:
-    table = Table(title="What the server has: numbers of votes, and nothing else")
+    table = Table(title="Votes on the server")
     table.add_column("kernel")
     table.add_column("votes", justify="right")
     table.add_column("")
@@ -116,4 +127,4 @@ def _show(console: Console, ballot: BallotFile, names: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    tune(int(sys.argv[1]), Path(sys.argv[2]))
+    tune(int(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))
