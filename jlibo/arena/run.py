@@ -66,6 +66,8 @@ def run_method(
     sizes = sizes_of(env, schedule)
     agent = method.make(env.facts.only(facts_of(method.card)), sizes)
     if isinstance(agent, SequentialAgent):
+        if method.setting != "sequential":
+            fail("setting", "sequential for a SequentialAgent", method.setting)
         return _play_sequence(env, agent, sizes, key_run)
     return schedule.by_task(run_rounds(env, agent, schedule, sizes, key=key_run).regret)
 

@@ -166,6 +166,8 @@ def test_the_agents_of_the_paper_run_in_the_arena(name):
 def test_bad_arguments_are_refused():
     with pytest.raises(ValueError, match="`method` should be one that runs on gaussian-arms"):
         run_method(ARMS, NEEDS_RANK, key=jax.random.key(0))
+    with pytest.raises(ValueError, match="`setting` should be sequential for a SequentialAgent"):
+        run_method(ARMS, dataclasses.replace(METHODS["oracle"], setting="concurrent"), key=jax.random.key(0))
     with pytest.raises(ValueError, match="`methods` should be at least one, with different names"):
         run_arena([], [ARMS])
     with pytest.raises(ValueError, match="`environments` should be at least one, with different names"):
