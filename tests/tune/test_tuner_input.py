@@ -61,7 +61,7 @@ def test_added_task_is_not_forced_exploration():
     ("arguments", "message"),
     [
         ({"space": {"alpha": Float(0, 1)}}, r"`space` should be a SearchSpace, but got .* \(dict\)"),
-        ({"mode": "fast"}, "`mode` should be 'adaptive' or 'paper', but got 'fast'"),
+        ({"mode": "fast"}, "`mode` should be 'adaptive' or 'paper' or 'federated', but got 'fast'"),
         ({"seed": -1}, "`seed` should be a whole number"),
         ({"seed": 0.5}, "`seed` should be a whole number"),
         ({"maximise": "min"}, "`maximise` should be True or False, but got 'min'"),
@@ -93,9 +93,9 @@ def test_memory_of_another_problem_raises(tmp_path):
 
 def test_nothing_is_recompiled_until_a_padding_is_full(monkeypatch, count_traces):
     suggest, suggestions = count_traces(engine.suggest)
-    history, fits = count_traces(engine._history)  # called by `learn`
+    history, fits = count_traces(engine.history_of)  # called by `learn`
     monkeypatch.setattr(engine, "suggest", suggest)
-    monkeypatch.setattr(engine, "_history", history)
+    monkeypatch.setattr(engine, "history_of", history)
     learner = AdaptiveMetaKGL(select=False, num_steps=3)  # not used by other tests, so not compiled yet
     tuner = jlibo.Tuner(SPACE, learner=learner, sizes={"num_basis": 2, "num_pair_basis": 1})
     for number in range(3):

@@ -167,7 +167,10 @@ def _gap(stats: TaskStatistics, coef, slope, lam, rounds):
     scale = jnp.minimum(1, lam / jnp.where(largest > 0, largest, 1))
     dual = (2 * scale * product - scale**2 * loss) / rounds
     gram = dot(coef.T, coef) if coef.shape[0] >= coef.shape[1] else dot(coef, coef.T)
-    trace_norm = jnp.sqrt(jnp.maximum(symmetric_eigen(gram)[0], 0)).sum()
+    squares = symmetric_eigen(gram)[0]
+    # The root of a round-off error is large: squares at that level are those of singular values of zero.
+    floor = len(squares) * jnp.finfo(squares.dtype).eps * squares[0]
+    trace_norm = jnp.where(squares > floor, jnp.sqrt(jnp.maximum(squares, 0)), 0).sum()
     return loss / rounds + lam * trace_norm - dual
 
 
