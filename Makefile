@@ -121,7 +121,7 @@ $(TRACKERS_VENV)/.installed: pyproject.toml tests/integrations/constraints-track
 $(FEDERATED_VENV)/.installed: pyproject.toml tests/integrations/constraints-federated.txt
 	$(call make_venv,$(FEDERATED_VENV))
 	$(call say_pins,$(FEDERATED_VENV),tests/integrations/constraints-federated.txt)
-	@"$(FEDERATED_VENV)/bin/python" $(PIP_INSTALL) -e ".[federated,optuna]" "pytest>=8" "pytest-timeout>=2.3" \
+	@"$(FEDERATED_VENV)/bin/python" $(PIP_INSTALL) -e ".[federated,privacy,optuna]" "pytest>=8" "pytest-timeout>=2.3" \
 	  "pytest-xdist>=3.7" "hypothesis>=6.100" $(call pins,$(FEDERATED_VENV),tests/integrations/constraints-federated.txt)
 	@touch $@
 
@@ -171,7 +171,7 @@ test-trackers: $(TRACKERS_VENV)/.installed ## the tests with MLflow and wandb, i
 test-federated: $(FEDERATED_VENV)/.installed ## the tests with Flower's processes, in an environment of their own
 	@"$(FEDERATED_VENV)/bin/python" -m pytest $(PYTEST_ARGS) -m "slow or not slow" --timeout 600 \
 	  tests/integrations/test_flower_processes.py tests/integrations/test_flower_wire.py \
-	  tests/integrations/test_flower_kills.py tests/integrations/test_flower.py
+	  tests/integrations/test_flower_kills.py tests/integrations/test_flower.py tests/federated/test_ballot_processes.py
 
 test-privacy: $(VENV)/.installed $(PRIVACY_VENV)/.installed ## the calibration of private votes beside dp-accounting and jax-privacy
 	@JLIBO_PRIVACY_PYTHON="$(abspath $(PRIVACY_VENV))/bin/python" \
