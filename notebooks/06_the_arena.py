@@ -23,8 +23,9 @@ import os
 
 import numpy as np
 
+import jlibo
 from jlibo import plot
-from jlibo.arena import ENVIRONMENTS, METHODS, PRIVILEGES, run_arena
+from jlibo.arena import ENVIRONMENTS, METHODS, PRIVILEGES, Method, SequentialAgent, run_arena
 
 small = os.environ.get("JLIBO_NOTEBOOK_SMALL") == "1"  # the test suite runs a small version
 
@@ -110,3 +111,25 @@ labelled = result.labelled()
 last = np.asarray(labelled.sel(method="libo")["sparse-grid"])[:, -1]
 print(labelled)
 print("LiBO, last sparse task:", np.round(last, 1))
+
+# %% [markdown]
+# ## A method of your own
+#
+# A method has a card and makes an agent from the facts on it. This one knows the law of the weights of a task
+# that was never seen before, and plays the best action of the posterior mean.
+
+
+# %%
+def make_greedy(facts, sizes):
+    return SequentialAgent(jlibo.FixedPrior(facts.marginal), jlibo.Greedy(facts.noise_std))
+
+
+greedy = Method(
+    name="greedy",
+    summary="Greedy play for each task alone.",
+    reference="",
+    card=("noise_std", "marginal"),
+    make=make_greedy,
+)
+arms = ENVIRONMENTS["gaussian-arms"].sized(num_tasks=2 if small else 10, horizon=6 if small else 100)
+print(run_arena([METHODS["independent"], greedy], [arms], num_seeds=2 if small else 8).table())
