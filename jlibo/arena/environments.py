@@ -18,7 +18,9 @@
 | `gaussian-low-rank`  | a covariance of rank 2            | fixed arms of each task | none (a bridge)    |
 
 `sparse-grid-200` and `sparse-grid-800` are `sparse-grid` with more base kernels. They are not part of the
-default arena, as some methods take long.
+default arena, as some methods take long. Nor is `sparse-contexts-features`, where the features of a context
+are correlated, as the text of Cella & Pontil has it; the code of Kim & Paik, on which theirs builds,
+correlates the contexts of a step.
 
 Where a paper has thousands of tasks or steps, the arena has fewer, so that a run takes seconds.
 """
@@ -122,9 +124,9 @@ def _gaussian_ball(key):
     return LinearEnv(weights, FreshArms(20, 5, "ball", radius=0.25), noise_std=1.0)
 
 
-def _sparse_contexts(key):
+def _sparse_contexts(key, *, correlated="arms"):
     weights = JointlySparseWeights.draw(num_features=50, support_size=5, key=key)
-    arms = FreshArms(50, 50, "gaussian", correlation=0.7, correlated="features")
+    arms = FreshArms(50, 50, "gaussian", correlation=0.7, correlated=correlated)
     return LinearEnv(weights, arms, noise_std=0.05)
 
 
@@ -195,6 +197,15 @@ ENVIRONMENTS: dict[str, Environment] = _listed(
         _sparse_contexts,
         40,
         50,
+    ),
+    Environment(
+        "sparse-contexts-features",
+        "5 of 50 features, 50 fresh contexts with correlated features",
+        "Cella & Pontil 2021",
+        functools.partial(_sparse_contexts, correlated="features"),
+        40,
+        50,
+        is_default=False,
     ),
     Environment(
         "one-parameter",

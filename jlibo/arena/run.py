@@ -6,6 +6,7 @@ task and the step. A method sees the facts on its card only.
 
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -94,6 +95,7 @@ def run_arena(
     num_seeds: int = 20,
     first_seed: int = 0,
     num_threads: int | None = None,
+    out: str | Path | None = None,
     progress_fn: ProgressFn | None = None,
 ) -> ArenaResult:
     """Run every method on every environment, on several seeds.
@@ -106,11 +108,13 @@ def run_arena(
     - `environments`: environments, such as `ENVIRONMENTS["sparse-grid"]`.
     - `num_seeds`, `first_seed`: seeds are `first_seed`, `first_seed + 1`, ....
     - `num_threads`: number of batches of seeds that run at a time; by default the number of cores on a CPU.
+    - `out`: folder in which every finished batch of seeds is kept, one folder for each method and environment.
+      The same call resumes an interrupted run.
     - `progress_fn`: called with the share of runs done (0 to 1) and what is run.
 
     **Returns:** an `ArenaResult`.
 
-    **Raises:** `ValueError` for an invalid argument.
+    **Raises:** `ValueError` for an invalid argument. With `out`, those of `jlibo.sweep`.
 
     ```python
     from jlibo.arena import ENVIRONMENTS, METHODS, run_arena
@@ -136,14 +140,22 @@ def run_arena(
         for method in played.values():
             if progress_fn is not None:
                 progress_fn(len(cells) / total, f"{method.name} on {environment.name}")
-            cells[method.name, environment.name] = _cell(environment, method, num_seeds, first_seed, threads)
+            folder = None if out is None else Path(out) / environment.name / method.name
+            cells[method.name, environment.name] = _cell(
+                environment, method, num_seeds, first_seed, threads, folder
+            )
     if progress_fn is not None:
         progress_fn(1.0, "done")
     return ArenaResult(tuple(played.values()), tuple(environments), num_seeds, first_seed, cells)
 
 
 def _cell(
-    environment: Environment, method: Method, num_seeds: int, first_seed: int, num_threads: int
+    environment: Environment,
+    method: Method,
+    num_seeds: int,
+    first_seed: int,
+    num_threads: int,
+    folder: Path | None,
 ) -> Cell:
     refusal = method.refusal(environment)
     if refusal is not None:
@@ -161,6 +173,7 @@ def _cell(
         devices=1,
         num_threads=num_threads if jax.default_backend() == "cpu" else 1,
         dims={"regret": ("task", "step")},
+        out=folder,
         key=jax.random.key(0),
     )
     return Cell(np.asarray(result["regret"], np.float64), None, time.perf_counter() - begin)

@@ -5,6 +5,7 @@ The command is checked before any work that takes time. Errors that the user can
 """
 
 import argparse
+import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 One = TypeVar("One")
 NAME = "arena"
 """Name of the folder in DIR."""
+UNFINISHED = "arena.unfinished"
+"""Name of the folder in DIR with the runs of an arena that is not finished."""
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -31,8 +34,9 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "arena",
         help="run LiBO and its rivals side by side",
         description="Run methods on environments with the same draws, print their regret relative to the "
-        f"oracle and what each is told, and write numbers, tables and figures to DIR/{NAME}. The same "
-        "command again replaces it.",
+        f"oracle and what each is told, and write numbers, tables and figures to DIR/{NAME}. Runs that are "
+        f"finished are kept in DIR/{UNFINISHED} until then, and the same command resumes after a crash. "
+        "Later it starts again and replaces the result.",
     )
     arena.add_argument("--list", action="store_true", help="show methods and environments, and run nothing")
     arena.add_argument("--methods", metavar="NAME,...", help="methods (default all)")
@@ -81,7 +85,12 @@ def _arena(options: argparse.Namespace) -> int:
     begin = time.perf_counter()
     with bar(NAME) as report:
         result = run_arena(
-            methods, environments, num_seeds=num_seeds, first_seed=first_seed, progress_fn=report
+            methods,
+            environments,
+            num_seeds=num_seeds,
+            first_seed=first_seed,
+            out=folder / UNFINISHED,
+            progress_fn=report,
         )
     seconds = time.perf_counter() - begin
     try:
@@ -89,6 +98,7 @@ def _arena(options: argparse.Namespace) -> int:
     except NotWritten as problem:
         _print(result)
         return say_not_written(problem.error, problem.kept)
+    shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
     _print(result)
     print(f"run {seconds:.0f} s; written to {printable(folder / NAME, max_length=1000)}/")
     if replaced is not None and replaced.about != result.about():

@@ -11,6 +11,7 @@ that of the precision; both are the same set of priors. Unlike the marginal like
 the losses of each reward given all earlier ones, the loss predicts all later rewards, from a few contexts.
 """
 
+from functools import partial
 from typing import NamedTuple, final
 
 import jax
@@ -146,6 +147,7 @@ def fit_predictive_prior(
     noise_variance: Float[Array, ""],
     *,
     num_contexts: int = 4,
+    batch_size: int | None = None,
     num_steps: int = 100,
     learning_rate: Float[Array, ""] | float = 0.03,
 ) -> Gaussian:
@@ -156,6 +158,7 @@ def fit_predictive_prior(
     - `rows`: observations of all tasks; absent tasks have no row that is present.
     - `start`: initial mean and factor.
     - `noise_variance`, `num_contexts`: as in `held_out_loss`.
+    - `batch_size`: number of tasks of each step, which takes the next ones in turn; by default all.
     - `num_steps`: steps of Adam.
     - `learning_rate`: of Adam; it falls to zero with the cosine of the step.
 
@@ -176,6 +179,8 @@ def fit_predictive_prior(
     ```
     """
     check_count("num_steps", num_steps)
+    if batch_size is not None:
+        check_count("batch_size", batch_size)
     check_shape("rows.rewards", rows.rewards, rows.features.shape[:2])
     adam = optax.scale_by_adam()
     dtype = rows.features.dtype
@@ -184,13 +189,30 @@ def fit_predictive_prior(
     # Values of absent rows may be anything, and 0 * NaN is NaN.
     features = jnp.where(rows.present[..., None], rows.features, 0)
     rows = TaskRows(features, jnp.where(rows.present, rows.rewards, 0), rows.present)
-    descent = jax.grad(lambda belief: held_out_loss(belief, rows, noise_variance, num_contexts))
+    is_task = rows.present.any(1)
+    order, num_present = jnp.argsort(~is_task, stable=True), jnp.maximum(is_task.sum(), 1)
+    batch_size = len(is_task) if batch_size is None else min(batch_size, len(is_task))
+
+    def batch(number):
+        if batch_size == len(is_task):
+            return rows
+        turns = jnp.arange(batch_size)
+        chosen = jax.tree.map(lambda leaf: leaf[order[(number * batch_size + turns) % num_present]], rows)
+        # With fewer tasks than a batch has, none counts twice.
+        return chosen._replace(present=chosen.present & (turns < num_present)[:, None])
+
+    def loss(belief, number):
+        return held_out_loss(belief, batch(number), noise_variance, num_contexts)
 
     def step(number, state):
         belief, moments = state
-        move, moments = adam.update(descent(belief), moments)
+        slope = jax.grad(loss)(belief, number)
+        move, after = adam.update(slope, moments)
         rate = learning_rate * 0.5 * (1 + jnp.cos(jnp.pi * number / num_steps))
-        return jax.tree.map(lambda leaf, by: (leaf - rate * by).astype(dtype), belief, move), moments
+        moved = jax.tree.map(lambda leaf, by: (leaf - rate * by).astype(dtype), belief, move)
+        # In single precision the posterior of a wide belief may be singular.
+        is_finite = jnp.isfinite(slope.mean).all() & jnp.isfinite(slope.factor).all()
+        return jax.tree.map(partial(jnp.where, is_finite), (moved, after), state)
 
     fitted, _ = lax.fori_loop(0, num_steps, step, (start, adam.init(start)))
     return jax.tree.map(lambda new, old: jnp.where(rows.present.any(), new, old), fitted, start)

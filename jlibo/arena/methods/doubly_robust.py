@@ -7,12 +7,12 @@
 | `penalty_scale`  | lam_{n,j} = penalty_scale sqrt((log n + log d) / n) of each group                  |
 | `clip`           | pseudo-rewards are kept within -clip and clip                                      |
 
-The rates and scales are those of the code of Kim & Paik (2019), as the constants of the theory give thousands
-of uniform actions. The regression is on the mean of the contexts of a step. With a fixed action set it is
+The rates and default scales are those of the code of Kim & Paik (2019), as the constants of the theory give
+thousands of uniform actions. The regression is on the mean of the contexts of a step. With a fixed action set it is
 constant and the design has rank one, so the method needs fresh contexts.
 """
 
-from typing import final
+from typing import Any, final
 
 import equinox as eqx
 import jax
@@ -43,9 +43,9 @@ class DoublyRobustState(eqx.Module):
 
 @final
 class DoublyRobustLasso(AbstractJointLearner):
-    """Joint learner with a group lasso over tasks, on doubly robust pseudo-rewards of all actions.
+    """Joint learner with a lasso on doubly robust pseudo-rewards of all actions.
 
-    It needs a finite set of fresh actions at every step.
+    The penalty is on groups over tasks, or on each task alone. It needs a finite set of fresh actions at every step.
 
     **Arguments:** the fields below.
 
@@ -73,6 +73,8 @@ class DoublyRobustLasso(AbstractJointLearner):
     """Factor of the penalty. At least 0."""
     clip: Float[Array, ""] = eqx.field(converter=number("clip", above=0), default=3.0)
     """Largest size of a pseudo-reward. Above 0."""
+    share_support: bool = eqx.field(static=True, default=True)
+    """Whether a feature is selected for all tasks together (group lasso) or for each task (lasso)."""
     tol: float = 1e-3
     """Relative duality gap at which the group lasso stops."""
     max_steps: int = 200
@@ -91,17 +93,25 @@ class DoublyRobustLasso(AbstractJointLearner):
     def refresh(self, state, statistics, number, sizes):
         rounds = jnp.maximum(state.pseudo.count.max(), 1)
         # The penalty of the paper is that of the halved loss; a group's norm grows with the root of m.
-        penalty = 2 * self.penalty_scale * self._rate(rounds, sizes) * np.sqrt(sizes.num_tasks)
-        fit = group_lasso_of(
-            state.pseudo,
-            penalty.astype(sizes.dtype),
-            groups=sizes.groups,
-            num_rounds=rounds,
-            start=state.coef,
-            tol=self.tol,
-            max_steps=self.max_steps,
+        num_together = sizes.num_tasks if self.share_support else 1
+        penalty = 2 * self.penalty_scale * self._rate(rounds, sizes) * np.sqrt(num_together)
+
+        def fit(pseudo, start):
+            return group_lasso_of(
+                pseudo,
+                penalty.astype(sizes.dtype),
+                groups=sizes.groups,
+                num_rounds=rounds,
+                start=start,
+                tol=self.tol,
+                max_steps=self.max_steps,
+            ).coef
+
+        batches = jax.tree.map(
+            lambda leaf: leaf.reshape(-1, num_together, *leaf.shape[1:]), (state.pseudo, state.coef)
         )
-        return DoublyRobustState(jnp.nan_to_num(fit.coef), state.pseudo)
+        coef = jax.vmap(fit)(*batches).reshape(state.coef.shape)
+        return DoublyRobustState(jnp.nan_to_num(coef), state.pseudo)
 
     def choose(self, state, statistics, turn, sizes):
         if not isinstance(turn.actions, FiniteActions):
@@ -132,17 +142,30 @@ class DoublyRobustLasso(AbstractJointLearner):
         return jnp.sqrt((jnp.log(steps) + np.log(sizes.num_features)) / steps)
 
 
-def _make(facts, sizes):
-    return DoublyRobustLasso(first_steps=min(10, sizes.horizon))
+CARD = ("whole_action_set", "fresh_contexts")
+
+
+def _method(name: str, summary: str, **settings: Any) -> Method:
+    def make(facts, sizes):
+        return DoublyRobustLasso(first_steps=min(10, sizes.horizon), **settings)
+
+    return Method(name, summary, REFERENCE, CARD, make, setting="concurrent")
 
 
 METHODS: tuple[Method, ...] = (
-    Method(
+    _method(
         "dr-group-lasso",
         "Greedy actions from a group lasso over tasks on doubly robust pseudo-rewards.",
-        REFERENCE,
-        ("whole_action_set", "fresh_contexts"),
-        _make,
-        setting="concurrent",
+    ),
+    _method(
+        "dr-group-lasso-tuned",
+        "The same with less exploration and a smaller penalty.",
+        explore_scale=0.03,
+        penalty_scale=0.1,
+    ),
+    _method(
+        "dr-lasso",
+        "Greedy actions from a lasso of each task on doubly robust pseudo-rewards.",
+        share_support=False,
     ),
 )

@@ -74,6 +74,12 @@ class KernelWeights(AbstractWeights):
         )
 
     @property
+    def _rank(self) -> int | None:
+        """Number of features in use; None if it depends on which groups are in use."""
+        sizes = set(np.bincount(self.groups).tolist())
+        return self.support_size * sizes.pop() if len(sizes) == 1 else None
+
+    @property
     def facts(self) -> Facts:
         used = self.support[np.asarray(self.groups)].astype(float)
         # The covariance of a uniform point in a ball; the smallest norm of a group hardly changes it.
@@ -82,6 +88,7 @@ class KernelWeights(AbstractWeights):
         everywhere = jnp.full(used.shape, share) * variances.max()
         return Facts(
             norm_bound=self.norm_bound,
+            rank=self._rank,
             sparsity=self.support_size,
             support=self.support,
             prior=Prior(jnp.zeros(used.shape), variances),
@@ -136,6 +143,7 @@ class JointlySparseWeights(AbstractWeights):
         share = self.support_size / self.support.shape[0]
         return Facts(
             norm_bound=jnp.sqrt(jnp.asarray(float(self.support_size))),
+            rank=self.support_size,
             sparsity=self.support_size,
             support=self.support,
             prior=Prior(used / 2, used / 12),

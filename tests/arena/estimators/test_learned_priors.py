@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import jlibo
 from jlibo.arena.estimators import (
     DiagonalPrior,
     Gaussian,
@@ -191,6 +192,44 @@ def test_predictive_fit_decreases_its_loss_and_ignores_absent_rows():
     close(again.mean, found.mean)
     nothing = fit(TaskRows(rows.features, rows.rewards, jnp.zeros_like(rows.present)))
     close(nothing.factor, np.eye(SIZE))
+
+
+def test_predictive_fit_takes_tasks_in_turn():
+    draw = draw_tasks(6, 6, SIZE, mean=2.0)
+    rows, start = rows_of(draw), Gaussian(jnp.zeros(SIZE), jnp.eye(SIZE))
+
+    def fit(rows, batch_size, num_steps=40):
+        return fit_predictive_prior(rows, start, NOISE, batch_size=batch_size, num_steps=num_steps)
+
+    whole = fit(rows, None)
+    close(fit(rows, 6).factor, whole.factor)
+    close(fit(rows, 9).factor, whole.factor)
+    # Absent tasks have no turn, wherever they are.
+    present = np.array([True, False, True, False, True, True])
+    some = rows._replace(present=rows.present & present[:, None])
+    alone = jax.tree.map(lambda leaf: leaf[present], rows)
+    close(fit(some, 3).mean, fit(alone, 3).mean)
+    close(fit(some, 5).mean, fit(alone, None).mean)
+    # One step of the first three tasks is the step of a fit to them.
+    first = jax.tree.map(lambda leaf: leaf[:3], rows)
+    close(fit(rows, 3, 1).mean, fit(first, None, 1).mean)
+    assert float(held_out_loss(fit(rows, 2), rows, NOISE)) < float(held_out_loss(start, rows, NOISE))
+    with pytest.raises(ValueError, match="`batch_size` should be"):
+        fit(rows, 0)
+
+
+def test_predictive_fit_stays_finite_in_single_precision():
+    """Large steps make the belief so wide that posteriors are singular in single precision."""
+    features = jlibo.Cosine(50)(np.random.default_rng(0).uniform(size=(2, 100, 1)))
+    rows = TaskRows(
+        jnp.asarray(1.4 * features, jnp.float32),
+        jnp.asarray(10 * features[..., 3], jnp.float32),
+        jnp.ones((2, 100), bool),
+    )
+    start = Gaussian(jnp.zeros(50, jnp.float32), jnp.eye(50, dtype=jnp.float32))
+    fit = jax.jit(lambda rate: fit_predictive_prior(rows, start, 0.01, num_steps=30, learning_rate=rate))
+    assert np.isfinite(fit(0.3).factor).all()
+    assert not np.array_equal(fit(0.3).factor, start.factor)
 
 
 def test_many_tasks_teach_the_same_prior_by_prediction_and_by_likelihood():

@@ -32,6 +32,7 @@ from jlibo.meta.past import no_past, remember
 SIZE, NUM_TASKS, HORIZON, NOISE = 3, 5, 8, 0.5
 OURS = {method.name: method for family in FAMILIES[1:] for method in family}
 SIZES = RunSizes(tuple(range(SIZE)), NUM_TASKS, HORIZON, HORIZON, jnp.float64)
+FRESH = FreshArms(4, SIZE)
 GAUSSIAN = dict(hyper_std=1.0, covariance=0.04 * np.eye(SIZE))
 
 
@@ -41,8 +42,7 @@ def env_for(method, key):
         weights = LowRankWeights.draw(num_features=SIZE, rank=2, key=key)
     else:
         weights = GaussianWeights.draw(**GAUSSIAN, key=key)
-    fresh = FreshArms(4, SIZE)
-    return LinearEnv(weights, fresh if "whole_action_set" in method.card else BallArms(1.0, SIZE), NOISE)
+    return LinearEnv(weights, FRESH if "whole_action_set" in method.card else BallArms(1.0, SIZE), NOISE)
 
 
 def play(method, key, *, schedule=None):
@@ -149,7 +149,7 @@ def test_learned_priors_move_to_the_tasks():
 
 
 def test_predictive_prior_learns_from_rows():
-    learner = PredictivePrior(NOISE, 1.0)
+    learner = PredictivePrior(NOISE, 1.0, batch_size=3, learning_rate=0.3)
     state, past = learner.init(SIZES), no_past("all", SIZES)
     np.testing.assert_allclose(learner.prior(state, SIZES).covariance, np.eye(SIZE) / SIZE)
     for place, data in enumerate(finished_tasks()):
@@ -171,6 +171,21 @@ def test_hierarchy_on_tasks_in_sequence_is_adats():
     want, found = (run_rounds(env, one, schedule, SIZES, key=key) for one in (alone, joint))
     np.testing.assert_allclose(found.features, want.features)
     np.testing.assert_allclose(found.rewards, want.rewards)
+
+
+def test_doubly_robust_lasso_of_each_task_is_that_of_a_run_with_one_task():
+    """With one task both penalties are the same; with more, tasks alone do not influence each other."""
+    env = LinearEnv(LowRankWeights.draw(num_features=SIZE, rank=2, key=jax.random.key(3)), FRESH, NOISE)
+    settings = dict(first_steps=3, explore_scale=0.2, penalty_scale=0.05, tol=1e-9)
+    schedules = {1: Schedule.concurrent(1, 12), 3: Schedule.concurrent(3, 12)}
+
+    def play(num_tasks, share_support):
+        learner = DoublyRobustLasso(**settings, share_support=share_support)
+        return run_rounds(env, learner, schedules[num_tasks], key=jax.random.key(4)).features
+
+    np.testing.assert_allclose(play(1, True), play(1, False))
+    np.testing.assert_allclose(play(3, False)[:, :1], play(1, True))
+    assert not np.allclose(play(3, True)[:, :1], play(1, True))
 
 
 def test_doubly_robust_lasso_refuses_sets_that_are_not_finite():
