@@ -21,7 +21,7 @@ import harness
 HERE = Path(__file__).resolve().parent
 SCRIPTS = (
     *("paper_experiment", "gp_step", "scaling", "roofline", "group_lasso", "ask_latency", "first_answer"),
-    "tuner_scale",
+    *("tuner_scale", "arena_speed"),
 )
 TITLES = dict(
     paper_experiment="The paper's experiment",
@@ -32,6 +32,7 @@ TITLES = dict(
     ask_latency="A question to the tuner",
     first_answer="The first answer of a fresh process",
     tuner_scale="A tuner with a large past",
+    arena_speed="The methods of the arena",
 )
 
 

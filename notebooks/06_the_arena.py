@@ -25,7 +25,7 @@ import numpy as np
 
 import jlibo
 from jlibo import plot
-from jlibo.arena import ENVIRONMENTS, METHODS, PRIVILEGES, Method, SequentialAgent, run_arena
+from jlibo.arena import ENVIRONMENTS, METHODS, PRIVILEGES, Method, SequentialAgent, claims_table, run_arena
 
 small = os.environ.get("JLIBO_NOTEBOOK_SMALL") == "1"  # the test suite runs a small version
 
@@ -101,7 +101,7 @@ for environment in columns:
 # The paper's tables 1 to 3 are data, and stand beside what was measured.
 
 # %%
-print(result.claims_table())
+print(claims_table(result))
 
 # %% [markdown]
 # All numbers are labelled arrays, for analyses of your own.

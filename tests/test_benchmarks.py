@@ -15,6 +15,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
+import arena_docs
 import gp_step
 import harness
 import numpy_baselines as baselines
@@ -172,7 +173,7 @@ def run_script(name, tmp_path):
 
 @pytest.mark.timeout(900)
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["gp_step", "roofline"])
+@pytest.mark.parametrize("name", ["gp_step", "roofline", "arena_speed"])
 def test_quick_run_prints_one_json_line(name, tmp_path):
     check_result(run_script(name, tmp_path), name)
 
@@ -184,3 +185,25 @@ def test_quick_run_prints_one_json_line(name, tmp_path):
 )
 def test_quick_run_of_long_scripts_prints_one_json_line(name, tmp_path):
     check_result(run_script(name, tmp_path), name)
+
+
+def test_tables_of_an_arena_replace_those_between_marks(tmp_path, monkeypatch, capsys):
+    folder, docs = tmp_path / "arena", tmp_path / "docs"
+    (docs / "arena").mkdir(parents=True)
+    folder.mkdir()
+    (folder / "tables.md").write_text("# All\n\n| x |\n\n## grid\n\n| a |\n\n## libo\n\n| b |\n")
+    page = docs / "arena" / "libo.md"
+    marked = "Text.\n\n<!-- tables.md: {} -->\n{}<!-- end -->\n\nMore.\n"
+    page.write_text(marked.format("libo", "\n| old |\n\n"))
+    (docs / "other.md").write_text("Untouched.\n")
+    monkeypatch.setattr(sys, "argv", ["arena_docs.py", str(folder), "--docs", str(docs)])
+    for written in ("written: arena/libo.md\n", ""):  # the second time nothing changes
+        arena_docs.main()
+        assert page.read_text() == marked.format("libo", "\n| b |\n\n")
+        assert capsys.readouterr().out == written
+    page.write_text(marked.format("grid, libo", ""))
+    arena_docs.main()
+    assert page.read_text() == marked.format("grid, libo", "\n`grid`:\n\n| a |\n\n`libo`:\n\n| b |\n\n")
+    page.write_text(marked.format("lbo", ""))
+    with pytest.raises(SystemExit, match="has no table 'lbo'"):
+        arena_docs.main()

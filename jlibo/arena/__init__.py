@@ -8,7 +8,7 @@
 | `environment(s)`      | an environment, and the list of them                                   |
 | `registry`            | the list of methods                                                    |
 | `run`, `result`       | all methods on all environments, and the numbers                       |
-| `claims`              | the paper's tables 1 to 3 as data                                      |
+| `claims`, `tables`    | the paper's tables 1 to 3 as data, and tables in Markdown              |
 | `estimators`          | estimates from sufficient statistics                                   |
 """
 
@@ -30,3 +30,6 @@ from jlibo.arena.rounds import run_rounds as run_rounds
 from jlibo.arena.run import run_arena as run_arena
 from jlibo.arena.run import run_method as run_method
 from jlibo.arena.schedule import Schedule as Schedule
+from jlibo.arena.tables import claims_table as claims_table
+from jlibo.arena.tables import environment_table as environment_table
+from jlibo.arena.tables import method_table as method_table

@@ -4,7 +4,7 @@
 |---------------------------|--------------------------------------------------------------------------|
 | `summary.json`            | all numbers, the cards of the methods, and the claims about them         |
 | `regret.npz`              | regret by task and by step, a `jlibo.Labelled`                           |
-| `tables.md`               | regret relative to the oracle with cards; claims beside measured excess  |
+| `tables.md`               | tables of regret and cards, of claims, of environments and of methods    |
 | `figure.png`, `.pdf`      | heat map of regret relative to the oracle                                |
 | `tasks.png`, `.pdf`       | regret of each task, a panel for each environment                        |
 | `growth.png`, `.pdf`      | excess against the number of features, if environments differ in it      |
@@ -19,6 +19,7 @@ import numpy as np
 
 from jlibo import plot
 from jlibo.arena.result import ArenaResult
+from jlibo.arena.tables import all_tables
 from jlibo.experiments.folder import drawn_or_warned, finite_or_null, pictures, write_or_rescue
 from jlibo.experiments.run_folder import Manifest
 
@@ -40,7 +41,7 @@ def render(result: ArenaResult, timing: Mapping[str, float]) -> dict[str, bytes]
     """Return the content of the files by name, the most important first."""
     summary = {"format_version": FORMAT_VERSION, **result.summary(), "timing": dict(timing)}
     text = json.dumps(finite_or_null(summary), indent=2, allow_nan=False) + "\n"
-    tables = f"{result.table()}\n{result.claims_table()}"
+    tables = all_tables(result)
     with tempfile.TemporaryDirectory() as folder:
         saved = result.labelled().save(Path(folder) / "regret.npz").read_bytes()
     files = {"summary.json": text.encode(), "regret.npz": saved, "tables.md": tables.encode()}

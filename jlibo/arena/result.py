@@ -12,6 +12,8 @@ same time, no task is early or late, and the two numbers say nothing.
 """
 
 import dataclasses
+import re
+from collections.abc import Sequence
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -25,6 +27,10 @@ from jlibo.checks import fail
 from jlibo.front_door import front_door
 from jlibo.lifelong.metrics import mean_and_standard_error
 from jlibo.sweeps.labelled import Labelled, Variable
+
+
+_NUMBER = re.compile(r"[-(]?[\d.]|-?$")
+"""The beginning of a number in a table, or an empty cell."""
 
 
 @final
@@ -51,6 +57,11 @@ class Estimate(NamedTuple):
         """Return mean and standard error of one number per seed."""
         mean, error = mean_and_standard_error(values)
         return Estimate(float(mean), float(error))
+
+    def in_words(self) -> str:
+        """Return the estimate as text, such as "12.3 ± 0.5"."""
+        size = f"{self.mean:.3g}" if abs(self.mean) < 1000 else f"{self.mean:.0f}"
+        return f"{size} ± {self.error:.2g}" if self.error < 10 else f"{size} ± {self.error:.0f}"
 
 
 @final
@@ -221,42 +232,16 @@ class ArenaResult:
 
         Where the oracle has no regret, the cell has the regret per task, in brackets.
         """
-        heads = ["method", *(one.name for one in self.environments), "is told, or needs"]
-        lines = [heads, ["---", *["---:"] * len(self.environments), "---"]]
+        lines = [["method", *(one.name for one in self.environments), "is told, or needs"]]
         for method in self.methods:
             cells = [self.in_words(method.name, one.name) for one in self.environments]
             told = ", ".join(PRIVILEGES[name] for name in method.card) or "nothing"
             lines.append([method.name, *cells, told])
-        return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
-
-    def claims_table(self) -> str:
-        """Return what the paper's tables 1 to 3 say of each method beside its excess here, in Markdown."""
-        heads = ["method", "regret bound", "tasks", "oracle optimal?", "cost in d"]
-        heads += ["environment", "excess, first tasks", "excess, last tasks", "falls to its oracle?"]
-        lines = [heads, ["---"] * 5 + ["---"] + ["---:"] * 2 + ["---"]]
-        for method in self.methods:
-            for claim in claims_of(method.name):
-                for one in self.environments:
-                    score = self.score(method.name, one.name)
-                    if score is None or one.name not in claim.environments:
-                        continue
-                    optimal = "yes" if claim.oracle_optimal else "no"
-                    left = [method.name, claim.rate, claim.tasks, optimal, claim.cost, one.name]
-                    verdict = falls(score) if method.setting == "sequential" else "tasks run at once"
-                    lines.append([*left, *map(_plus_minus, (score.early, score.late)), verdict])
-        return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+        return markdown(lines)
 
 
-def falls(score: Score) -> str:
-    """Return in words whether the excess falls to zero as tasks accumulate."""
-    if score.late.mean <= 2 * score.late.error:
-        return "yes"
-    # Two standard errors of a difference, as if independent: the two parts have different tasks.
-    error = (score.early.error**2 + score.late.error**2) ** 0.5
-    if score.late.mean < score.early.mean - 2 * error:
-        return f"in part: {score.late.mean / score.early.mean:.0%} is left"
-    return "no"
-
-
-def _plus_minus(estimate: Estimate) -> str:
-    return f"{estimate.mean:.3g} ± {estimate.error:.2g}"
+def markdown(lines: Sequence[Sequence[str]]) -> str:
+    """Return a table in Markdown. The first line has the headings. Columns of numbers are aligned right."""
+    columns = zip(*lines, strict=True)
+    rule = ["---:" if len(lines) > 1 and all(map(_NUMBER.match, column[1:])) else "---" for column in columns]
+    return "\n".join(f"| {' | '.join(line)} |" for line in (lines[0], rule, *lines[1:])) + "\n"

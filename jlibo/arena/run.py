@@ -108,8 +108,8 @@ def run_arena(
     - `environments`: environments, such as `ENVIRONMENTS["sparse-grid"]`.
     - `num_seeds`, `first_seed`: seeds are `first_seed`, `first_seed + 1`, ....
     - `num_threads`: number of batches of seeds that run at a time; by default the number of cores on a CPU.
-    - `out`: folder in which every finished batch of seeds is kept, one folder for each method and environment.
-      The same call resumes an interrupted run.
+    - `out`: folder in which every finished batch of seeds is kept, in one folder for each method and
+      environment. The same call resumes an interrupted run.
     - `progress_fn`: called with the share of runs done (0 to 1) and what is run.
 
     **Returns:** an `ArenaResult`.
@@ -135,18 +135,24 @@ def run_arena(
     cells: dict[tuple[str, str], Cell] = {}
     threads = usual_threads() if num_threads is None else num_threads
     check_count("num_threads", threads)
-    total = len(played) * len(environments)
+    total, seeds = len(played) * len(environments), (first_seed, first_seed + num_seeds - 1)
     for environment in environments:
         for method in played.values():
             if progress_fn is not None:
                 progress_fn(len(cells) / total, f"{method.name} on {environment.name}")
-            folder = None if out is None else Path(out) / environment.name / method.name
+            folder = None if out is None else Path(out) / _folder_name(environment, method, seeds)
             cells[method.name, environment.name] = _cell(
                 environment, method, num_seeds, first_seed, threads, folder
             )
     if progress_fn is not None:
         progress_fn(1.0, "done")
     return ArenaResult(tuple(played.values()), tuple(environments), num_seeds, first_seed, cells)
+
+
+def _folder_name(environment: Environment, method: Method, seeds: tuple[int, int]) -> str:
+    """Return the folder of a cell. Runs of other sizes or seeds have other folders."""
+    sizes = f"{environment.num_tasks}x{environment.horizon}"
+    return f"{environment.name}-{sizes}/{method.name}-seeds-{seeds[0]}-{seeds[1]}"
 
 
 def _cell(

@@ -11,7 +11,8 @@ import jlibo
 from jlibo.arena import ENVIRONMENTS, METHODS, Method, SequentialAgent, run_arena, run_method
 from jlibo.arena.claims import CLAIMS
 from jlibo.arena.folder import render
-from jlibo.arena.result import ArenaResult, Cell, falls
+from jlibo.arena.result import ArenaResult, Cell, Estimate
+from jlibo.arena.tables import claims_table, environment_table, falls, method_table
 from jlibo.sweeps import Labelled
 
 ARMS = ENVIRONMENTS["gaussian-arms"].sized(num_tasks=4, horizon=8)
@@ -48,6 +49,20 @@ def test_seeds_can_be_continued(result):
     later = run_arena([METHODS["oracle"]], [ARMS], num_seeds=1, first_seed=2, num_threads=1)
     expected = result.task_regret("oracle", "gaussian-arms")[2:]
     np.testing.assert_allclose(later.task_regret("oracle", "gaussian-arms"), expected, atol=1e-9)
+
+
+def test_finished_cells_are_not_run_again(result, tmp_path, monkeypatch):
+    def play(environment):
+        return run_arena([METHODS["independent"]], [environment], num_seeds=3, num_threads=1, out=tmp_path)
+
+    for again in (False, True):
+        if again:
+            monkeypatch.setattr("jlibo.sweeps.run.local_chunks", None)
+        found = play(ARMS).task_regret("independent", "gaussian-arms")
+        np.testing.assert_allclose(found, result.task_regret("independent", "gaussian-arms"), atol=1e-9)
+    # Other sizes have folders of their own.
+    monkeypatch.undo()
+    assert play(ARMS.sized(num_tasks=2)).task_regret("independent", "gaussian-arms").shape == (3, 2)
 
 
 def test_scores_are_relative_to_the_oracle(result):
@@ -125,7 +140,7 @@ def test_growth_and_claims_beside_what_is_measured():
     )
     assert growth["libo"][50].oracle == "oracle-ucb"
     assert falls(growth["libo"][50]) == "yes"
-    lines = [line for line in arena.claims_table().splitlines() if line.startswith("| libo")]
+    lines = [line for line in claims_table(arena).splitlines() if line.startswith("| libo")]
     assert len(lines) == 2
     assert "| yes | log(d) | sparse-grid |" in lines[0]
     assert lines[0].endswith("| yes |")
@@ -136,7 +151,7 @@ def test_tasks_that_run_at_once_are_neither_early_nor_late():
     arena = of_regret([[4.0] * 8, [4.0] * 8], "libo")
     at_once = dataclasses.replace(METHODS["libo"], setting="concurrent")
     arena = dataclasses.replace(arena, methods=(*arena.methods[:2], at_once))
-    assert "| tasks run at once |" in arena.claims_table()
+    assert "| tasks run at once |" in claims_table(arena)
 
 
 @pytest.mark.parametrize(
@@ -174,3 +189,34 @@ def test_bad_arguments_are_refused():
         run_arena([METHODS["oracle"]], [ARMS, ARMS])
     with pytest.raises(ValueError, match="`num_seeds` should be a whole number >= 1"):
         run_arena([METHODS["oracle"]], [ARMS], num_seeds=0)
+
+
+def test_tables_of_an_environment_and_of_a_method(result):
+    lines = environment_table(result, "gaussian-arms").splitlines()
+    assert lines[:2] == [
+        "| method | regret per task | relative | first | last |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
+    score = result.score("independent", "gaussian-arms")
+    numbers = [score.regret.in_words(), f"{score.ratio:.2f}", score.early.in_words(), score.late.in_words()]
+    assert f"| {' | '.join(['`independent`', *numbers])} |" in lines
+    means = [float(line.split("|")[2].split("±")[0]) for line in lines[2:]]
+    assert means == sorted(means) and len(means) == 2
+    lines = method_table(result, "independent").splitlines()
+    assert lines[0] == "| environment | regret per task | `oracle` | first | last |"
+    assert [line.split("|")[1].strip() for line in lines[2:]] == ["`gaussian-arms`", "`one-parameter`"]
+    assert method_table(result, "needs rank").splitlines()[2:] == []
+
+
+def test_methods_that_play_all_tasks_at_once_are_marked():
+    arena = of_regret([[8.0] * 8, [8.0] * 8], "e2tc")
+    assert "| `e2tc` * | 9 ± 0.0023 | 9.00 |  |  |" in environment_table(arena, "sparse-grid")
+    assert method_table(arena, "e2tc").splitlines()[2].endswith("|  |  |")
+
+
+@pytest.mark.parametrize(
+    "mean, error, words",
+    [(12.345, 0.123, "12.3 ± 0.12"), (1320.6, 31.7, "1321 ± 32"), (-0.5, 3.0, "-0.5 ± 3")],
+)
+def test_an_estimate_in_words(mean, error, words):
+    assert Estimate(mean, error).in_words() == words

@@ -1,6 +1,10 @@
 """`jlibo arena`: its output, its files, and one line for each mistake."""
 
 import json
+import signal
+import subprocess
+import sys
+import time
 
 import numpy as np
 import pytest
@@ -17,7 +21,7 @@ def quick(monkeypatch):
     """Replace `run_arena`: every method has regret 1 in every step, and the oracle one half."""
     monkeypatch.setenv("COLUMNS", "160")
 
-    def run(methods, environments, *, num_seeds, first_seed, progress_fn):
+    def run(methods, environments, *, num_seeds, first_seed, out, progress_fn):
         progress_fn(1.0, "done")
         played = {method.name: method for method in (METHODS["oracle"], METHODS["oracle-ucb"], *methods)}
         cells = {}
@@ -99,3 +103,28 @@ def test_mistakes_get_one_line(words, message, capsys):
     error = capsys.readouterr().err
     assert message in error
     assert len(error.strip().splitlines()) == 1
+
+
+def test_a_killed_arena_resumes(tmp_path):
+    """SIGKILL after the first finished cell. The same command finishes, with the numbers of one run."""
+    names, sizes = ["random", "independent"], {"num_tasks": 2, "horizon": 8}
+    words = ["arena", "--methods", ",".join(names), "--environments", "gaussian-arms,one-parameter"]
+    words += ["--seeds", "3", "--tasks", "2", "--steps", "8", "--x64", "--out", str(tmp_path)]
+    program = [sys.executable, "-c", "import sys; from jlibo.cli import main; sys.exit(main())", *words]
+    unfinished, folder = tmp_path / "arena.unfinished", tmp_path / "arena"
+    killed = subprocess.Popen(program, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    while not list(unfinished.glob("*/*/result.npz")):
+        assert killed.poll() is None, killed.communicate()[1]
+        time.sleep(0.01)
+    killed.send_signal(signal.SIGKILL)
+    assert killed.wait() == -signal.SIGKILL
+    killed.communicate()
+    finished = [path.parent for path in unfinished.glob("*/*/result.npz")]
+    assert 1 <= len(finished) < 6 and not folder.exists()
+    subprocess.run(program, check=True, stdout=subprocess.DEVNULL)
+    assert not unfinished.exists()
+    environments = [ENVIRONMENTS[name].sized(**sizes) for name in ("gaussian-arms", "one-parameter")]
+    whole = arena_run.run_arena([METHODS[name] for name in names], environments, num_seeds=3)
+    again = Labelled.load(folder / "regret.npz")
+    for name, variable in whole.labelled().arrays.items():
+        np.testing.assert_allclose(again[name], variable.values, atol=1e-9)

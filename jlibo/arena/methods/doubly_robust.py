@@ -8,8 +8,8 @@
 | `clip`           | pseudo-rewards are kept within -clip and clip                                      |
 
 The rates and default scales are those of the code of Kim & Paik (2019), as the constants of the theory give
-thousands of uniform actions. The regression is on the mean of the contexts of a step. With a fixed action set it is
-constant and the design has rank one, so the method needs fresh contexts.
+thousands of uniform actions. The regression is on the mean of the contexts of a step. With a fixed action set
+it is constant and the design has rank one, so the method needs fresh contexts.
 """
 
 from typing import Any, final
@@ -45,7 +45,8 @@ class DoublyRobustState(eqx.Module):
 class DoublyRobustLasso(AbstractJointLearner):
     """Joint learner with a lasso on doubly robust pseudo-rewards of all actions.
 
-    The penalty is on groups over tasks, or on each task alone. It needs a finite set of fresh actions at every step.
+    The penalty is on groups over tasks, or on each task alone. The learner needs a finite set of fresh actions
+    at every step.
 
     **Arguments:** the fields below.
 

@@ -107,6 +107,13 @@ def test_without_covariance_all_tasks_have_the_same_weights():
     np.testing.assert_array_equal(draws(law, 10), np.tile(law.mean, (10, 1)))
 
 
+def test_sparse_weights_have_a_rank_if_groups_have_one_size():
+    key = jax.random.key(0)
+    for groups, rank in ((range(6), 2), ((0, 0, 1, 1, 2, 2), 4), ((0, 0, 1, 2), None)):
+        assert KernelWeights.draw(tuple(groups), support_size=2, key=key).facts.rank == rank
+    assert JointlySparseWeights.draw(num_features=6, support_size=2, key=key).facts.rank == 2
+
+
 def test_a_shift_keeps_the_facts_about_the_rest():
     facts = LAWS["shifted"].facts
     assert facts.rank == 2
