@@ -4,8 +4,8 @@
     python benchmarks/arena_docs.py out/arena [--docs DIR]
 
 A page marks the place of a table by two lines, `<!-- tables.md: NAME, ... -->` and `<!-- end -->`. NAME is a
-heading of the arena's `tables.md`: an environment or a method. What is between the lines is replaced. The same
-command writes the same pages again.
+heading of the arena's `tables.md`: an environment or a method. What is between the lines is replaced. The
+same command writes the same pages again.
 """
 
 import argparse

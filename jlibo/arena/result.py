@@ -28,7 +28,6 @@ from jlibo.front_door import front_door
 from jlibo.lifelong.metrics import mean_and_standard_error
 from jlibo.sweeps.labelled import Labelled, Variable
 
-
 _NUMBER = re.compile(r"[-(]?[\d.]|-?$")
 """The beginning of a number in a table, or an empty cell."""
 

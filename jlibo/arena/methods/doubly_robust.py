@@ -45,8 +45,8 @@ class DoublyRobustState(eqx.Module):
 class DoublyRobustLasso(AbstractJointLearner):
     """Joint learner with a lasso on doubly robust pseudo-rewards of all actions.
 
-    The penalty is on groups over tasks, or on each task alone. The learner needs a finite set of fresh actions
-    at every step.
+    The penalty is on groups over tasks, or on each task alone. The learner needs a finite set of fresh
+    actions at every step.
 
     **Arguments:** the fields below.
 
