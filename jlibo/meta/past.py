@@ -5,11 +5,17 @@
 | `PastTasks`   | D^exp_{1:s} or D_{1:s}, each task in at most as many rows as there are features     |
 | `remember`    | the history after one more task                                                     |
 | `remember_all`| the history of many tasks at once                                                   |
+| `latest`      | the history of the latest tasks alone                                               |
 | `penalised`   | the rows with the features of free groups, which have no penalty, projected out     |
+
+The places of a history are in order of time. A history with fewer places than the run has tasks keeps the
+latest tasks: once it is full, each new task moves the others by one place and the oldest is forgotten. A
+learner of it is therefore in the state of a run on these tasks alone. A ring buffer would save this copy, but
+the rows are read several times in every update, and learners sample tasks by time.
 """
 
 from functools import partial
-from typing import final
+from typing import Any, final
 
 import equinox as eqx
 import jax
@@ -40,21 +46,23 @@ class PastTasks(eqx.Module):
     """Random key of each task, for learners that draw noise; see `TaskData`."""
 
 
-def no_past(data: str, sizes: RunSizes) -> PastTasks:
-    """Return a history with space for all tasks of a run, none of them finished.
+def no_past(data: str, sizes: RunSizes, *, most: int | None = None) -> PastTasks:
+    """Return a history with space for the tasks of a run, none of them finished.
 
     **Arguments:**
 
     - `data`: which steps of a task will be stored: "exploration" or "all".
     - `sizes`: sizes of the run.
+    - `most`: most tasks to keep, the latest ones; None for all tasks of the run.
     """
     rows = num_rows(data, sizes)
-    zeros = jnp.zeros(sizes.num_tasks, sizes.dtype)
+    num_places = sizes.num_tasks if most is None else min(most, sizes.num_tasks)
+    zeros = jnp.zeros(num_places, sizes.dtype)
     return PastTasks(
-        features=jnp.zeros((sizes.num_tasks, rows, sizes.num_features), sizes.dtype),
-        targets=jnp.zeros((sizes.num_tasks, rows), sizes.dtype),
-        constants=jnp.zeros((sizes.num_tasks, rows), sizes.dtype),
-        lost_products=jnp.zeros((sizes.num_tasks, 2, 2), sizes.dtype),
+        features=jnp.zeros((num_places, rows, sizes.num_features), sizes.dtype),
+        targets=jnp.zeros((num_places, rows), sizes.dtype),
+        constants=jnp.zeros((num_places, rows), sizes.dtype),
+        lost_products=jnp.zeros((num_places, 2, 2), sizes.dtype),
         num_observations=zeros,
         is_done=zeros,
     )
@@ -68,13 +76,48 @@ def remember(
     **Arguments:**
 
     - `past`: the history so far.
-    - `place`: position of the task, counted from 0. It may be traced.
+    - `place`: position of the task, counted from 0. It may be traced. Beyond the last place, the
+      history is full: the oldest task is forgotten, and the new one gets the last place.
     - `data`: the finished task.
     - `choice`: which of its steps to store: "exploration" or "all".
     - `sizes`: sizes of the run.
     """
     task = _as_rows(data, choice, sizes)
-    return jax.tree.map(lambda old, new: old.at[place].set(new), past, task)
+    return put_last(past, place, task, sizes)
+
+
+def put_last(tasks: Any, place: Int[Array, ""], task: Any, sizes: RunSizes) -> Any:
+    """Return arrays with an entry for each task of a history, with the entry of one more task.
+
+    **Arguments:**
+
+    - `tasks`: a pytree of arrays with a leading axis of the places of a history.
+    - `place`: as in `remember`.
+    - `task`: the new entry, without that axis.
+    - `sizes`: sizes of the run.
+    """
+
+    def put(old, new):
+        if len(old) >= sizes.num_tasks:  # it cannot become full before the end of the run
+            return old.at[place].set(new)
+        is_full = (place >= len(old)).astype(jnp.int32)
+        moved = lax.dynamic_slice_in_dim(jnp.concatenate([old, old[:1]]), is_full, len(old))
+        return moved.at[jnp.minimum(place, len(old) - 1)].set(new)
+
+    return jax.tree.map(put, tasks, task)
+
+
+def latest(past: PastTasks, most: int | None) -> PastTasks:
+    """Return the history of the latest `most` finished tasks, in as many places; None keeps all."""
+    if most is None or len(past.is_done) <= most:
+        return past
+    num_forgotten = jnp.maximum(past.is_done.sum().astype(jnp.int32) - most, 0)
+    return jax.tree.map(lambda leaf: lax.dynamic_slice_in_dim(leaf, num_forgotten, most), past)
+
+
+def num_kept(past: PastTasks, num_done: Int[Array, ""]) -> Int[Array, ""]:
+    """Return how many of `num_done` finished tasks are in the history."""
+    return jnp.minimum(num_done, len(past.is_done))
 
 
 def remember_all(data: TaskData, is_done: Bool[Array, " tasks"], choice: str, sizes: RunSizes) -> PastTasks:
