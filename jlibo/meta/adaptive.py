@@ -30,7 +30,7 @@ from jlibo.front_door import check_fields
 from jlibo.meta.base import RunSizes, TaskData, info_of, selected_prior
 from jlibo.meta.exploration import AbstractExploration, FirstTasksExploration
 from jlibo.meta.hierarchy import fit_hierarchy
-from jlibo.meta.past import PastTasks, latest, no_past, num_kept, remember
+from jlibo.meta.past import PastTasks, in_order, latest, no_past, num_kept, remember
 from jlibo.meta.selection import AbstractPathLearner, selection_path, support_on
 
 
@@ -40,7 +40,7 @@ class AdaptiveState(eqx.Module):
 
     past: PastTasks
     num_done: Int[Array, ""]
-    """Number of tasks in `past`."""
+    """Number of tasks in `past`, whose places are in order of time."""
     support: Bool[Array, " groups"]
     learned: Prior
 
@@ -127,7 +127,8 @@ class AdaptiveMetaKGL(AbstractPathLearner):
 
     def update(self, state, data: TaskData, sizes):
         past = remember(state.past, state.num_done, data, self.data, sizes)
-        return self.learn(past, state.num_done + 1, sizes)
+        num_done = state.num_done + 1
+        return self.learn(in_order(past, num_done, sizes), num_done, sizes)
 
     def learn(self, past: PastTasks, num_done, sizes):
         return self.learn_on(self.path(past, sizes), past, num_done, sizes)

@@ -32,7 +32,7 @@ from jlibo.front_door import check_fields
 from jlibo.meta.base import AbstractMetaLearner, TaskData, free_mask, group_array, info_of
 from jlibo.meta.exploration import AbstractExploration, DecreasingExploration
 from jlibo.meta.meta_kgl import no_coef, solve_past
-from jlibo.meta.past import PastTasks, latest, no_past, num_kept, put_last, remember
+from jlibo.meta.past import PastTasks, latest, no_past, num_kept, put, remember
 from jlibo.meta.rows import DATA_CHOICES
 
 
@@ -42,7 +42,7 @@ class MetaKeLState(eqx.Module):
 
     past: PastTasks
     num_done: Int[Array, ""]
-    """Number of tasks in `past`."""
+    """Number of tasks so far, without those that `learn` left out. The next one gets this place."""
     coef: Float[Array, "tasks features"]
     """The last solution; the next solve is warm-started from it."""
     weights: Float[Array, " groups"]
@@ -104,15 +104,14 @@ class MetaKeL(AbstractMetaLearner):
 
     def update(self, state, data: TaskData, sizes):
         past = remember(state.past, state.num_done, data, self.data, sizes)
-        init = put_last(state.coef, state.num_done, 0, sizes)
+        init = put(state.coef, state.num_done, 0)
         return self._fit(past, state.num_done + 1, init, sizes)
 
     def learn(self, past: PastTasks, num_done, sizes):
         past = latest(past, self.max_past)
-        return self._fit(past, num_done, no_coef(past), sizes)
+        return self._fit(past, num_kept(past, num_done), no_coef(past), sizes)
 
     def _fit(self, past: PastTasks, num_done: Int[Array, ""], init: Float[Array, "tasks features"], sizes):
-        num_done = num_kept(past, num_done)
         solution = solve_past(past, self.lam, sizes, init=init, tol=self.tol, max_steps=self.max_steps)
         norms = jnp.nan_to_num(solution.group_norms)
         weights = _even(norms, sizes)

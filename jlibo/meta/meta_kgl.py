@@ -28,7 +28,7 @@ from jlibo.meta.base import (
 )
 from jlibo.meta.exploration import AbstractExploration, DecreasingExploration
 from jlibo.meta.noise import estimate_noise, mean_squares, noise_scale, reward_scale, spread_kappa
-from jlibo.meta.past import PastTasks, latest, no_past, num_kept, penalised, put_last, remember
+from jlibo.meta.past import PastTasks, latest, no_past, num_kept, penalised, put, remember
 from jlibo.meta.rows import DATA_CHOICES
 from jlibo.solver.group_lasso import Solution, group_lasso
 
@@ -67,7 +67,7 @@ class MetaKGLState(eqx.Module):
 
     past: PastTasks
     num_done: Int[Array, ""]
-    """Number of tasks in `past`."""
+    """Number of tasks so far, without those that `learn` left out. The next one gets this place."""
     coef: Float[Array, "tasks features"]
     """The last solution; the next solve is warm-started from it."""
     support: Bool[Array, " groups"]
@@ -143,26 +143,26 @@ class MetaKGL(AbstractMetaLearner):
 
     def update(self, state, data: TaskData, sizes):
         past = remember(state.past, state.num_done, data, self.data, sizes)
-        init = put_last(state.coef, state.num_done, 0, sizes)
+        init = put(state.coef, state.num_done, 0)
         return self._fit(past, state.num_done + 1, init, sizes)
 
     def learn(self, past: PastTasks, num_done, sizes):
         past = latest(past, self.max_past)
-        return self._fit(past, num_done, no_coef(past), sizes)
+        return self._fit(past, num_kept(past, num_done), no_coef(past), sizes)
 
     def _fit(self, past: PastTasks, num_done: Int[Array, ""], init: Float[Array, "tasks features"], sizes):
-        num_done = num_kept(past, num_done)
-        lam = self._penalty(past, num_done, sizes)
+        num_tasks = num_kept(past, num_done)
+        lam = self._penalty(past, num_tasks, sizes)
         solution = solve_past(past, lam, sizes, init=init, tol=self.tol, max_steps=self.max_steps)
-        support = solution.group_norms > self._threshold(past, lam, num_done, sizes)
+        support = solution.group_norms > self._threshold(past, lam, num_tasks, sizes)
         # A failed solve has NaN coefficients, which must not be the start of the next one.
         coef = jnp.nan_to_num(solution.coef)
         return MetaKGLState(past, num_done, coef, support), info_of(support, solution, sizes)
 
-    def _penalty(self, past: PastTasks, num_done: Int[Array, ""], sizes: RunSizes) -> Float[Array, ""]:
+    def _penalty(self, past: PastTasks, num_tasks: Int[Array, ""], sizes: RunSizes) -> Float[Array, ""]:
         if self.lam_scaling == "constant":
             return self.lam
-        root = jnp.sqrt(num_done.astype(sizes.dtype))
+        root = jnp.sqrt(num_tasks.astype(sizes.dtype))
         if self.lam_scaling == "sqrt":
             return self.lam / root
         if self.lam_scaling == "noise":
@@ -178,10 +178,10 @@ class MetaKGL(AbstractMetaLearner):
         return self.omega * reward_scale(past, sizes) if self.omega_scaling == "rewards" else self.omega
 
     def _threshold(
-        self, past: PastTasks, lam: Float[Array, ""], num_done: Int[Array, ""], sizes: RunSizes
+        self, past: PastTasks, lam: Float[Array, ""], num_tasks: Int[Array, ""], sizes: RunSizes
     ) -> Float[Array, "*groups"]:
-        num_tasks = num_done.astype(sizes.dtype)
+        count = num_tasks.astype(sizes.dtype)
         if self.omega_scaling != "penalty":
-            return self._omega(past, sizes) * jnp.sqrt(num_tasks)
+            return self._omega(past, sizes) * jnp.sqrt(count)
         squares = mean_squares(past, sizes)
-        return self.omega * lam * num_tasks / jnp.where(squares > 0, squares, 1)
+        return self.omega * lam * count / jnp.where(squares > 0, squares, 1)

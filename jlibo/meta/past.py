@@ -8,10 +8,10 @@
 | `latest`      | the history of the latest tasks alone                                               |
 | `penalised`   | the rows with the features of free groups, which have no penalty, projected out     |
 
-The places of a history are in order of time. A history with fewer places than the run has tasks keeps the
-latest tasks: once it is full, each new task moves the others by one place and the oldest is forgotten. A
-learner of it is therefore in the state of a run on these tasks alone. A ring buffer would save this copy, but
-the rows are read several times in every update, and learners sample tasks by time.
+A history with fewer places than the run has tasks keeps the latest tasks, in a ring: once it is full, a new
+task takes the place of the oldest. The group lasso does not depend on the order of tasks; `in_order` restores
+it for learners that sample tasks by time. Either way, learners are then in the state of a run on the kept
+tasks alone.
 """
 
 from functools import partial
@@ -76,39 +76,41 @@ def remember(
     **Arguments:**
 
     - `past`: the history so far.
-    - `place`: position of the task, counted from 0. It may be traced. Beyond the last place, the
-      history is full: the oldest task is forgotten, and the new one gets the last place.
+    - `place`: number of tasks before this one. It may be traced. It is the place of the task; if the history
+      is full, the places of the oldest tasks are used again.
     - `data`: the finished task.
     - `choice`: which of its steps to store: "exploration" or "all".
     - `sizes`: sizes of the run.
     """
-    task = _as_rows(data, choice, sizes)
-    return put_last(past, place, task, sizes)
+    return put(past, place, _as_rows(data, choice, sizes))
 
 
-def put_last(tasks: Any, place: Int[Array, ""], task: Any, sizes: RunSizes) -> Any:
-    """Return arrays with an entry for each task of a history, with the entry of one more task.
+def put(tasks: Any, place: Int[Array, ""], task: Any) -> Any:
+    """Return arrays with an axis of the places of a history, with the entry of one more task.
 
     **Arguments:**
 
-    - `tasks`: a pytree of arrays with a leading axis of the places of a history.
+    - `tasks`: a pytree of arrays with a leading axis of places.
     - `place`: as in `remember`.
-    - `task`: the new entry, without that axis.
-    - `sizes`: sizes of the run.
+    - `task`: a pytree of the entries of the task, without that axis.
     """
+    return jax.tree.map(lambda old, new: old.at[place % len(old)].set(new), tasks, task)
 
-    def put(old, new):
-        if len(old) >= sizes.num_tasks:  # it cannot become full before the end of the run
-            return old.at[place].set(new)
-        is_full = (place >= len(old)).astype(jnp.int32)
-        moved = lax.dynamic_slice_in_dim(jnp.concatenate([old, old[:1]]), is_full, len(old))
-        return moved.at[jnp.minimum(place, len(old) - 1)].set(new)
 
-    return jax.tree.map(put, tasks, task)
+def in_order(past: PastTasks, num_done: Int[Array, ""], sizes: RunSizes) -> PastTasks:
+    """Return the history after `num_done` tasks in order of time, the oldest at place 0."""
+    num_places = len(past.is_done)
+    if num_places >= sizes.num_tasks:  # no task is forgotten
+        return past
+    oldest = jnp.where(num_done > num_places, num_done % num_places, 0)
+    return jax.tree.map(lambda leaf: jnp.roll(leaf, -oldest, axis=0), past)
 
 
 def latest(past: PastTasks, most: int | None) -> PastTasks:
-    """Return the history of the latest `most` finished tasks, in as many places; None keeps all."""
+    """Return the history of the latest `most` finished tasks, in as many places; None keeps all.
+
+    The places of `past` are in order of time, and so are those of the result.
+    """
     if most is None or len(past.is_done) <= most:
         return past
     num_forgotten = jnp.maximum(past.is_done.sum().astype(jnp.int32) - most, 0)
@@ -145,7 +147,7 @@ def _as_rows(data: TaskData, choice: str, sizes: RunSizes) -> PastTasks:
 
 
 def sample_tasks(past: PastTasks, most: int) -> PastTasks:
-    """Return at most `most` of the finished tasks, evenly spaced in time."""
+    """Return at most `most` of the finished tasks, evenly spaced. The places of `past` are in order of time."""
     if len(past.is_done) <= most:
         return past
     places = jnp.arange(most)

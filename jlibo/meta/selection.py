@@ -38,7 +38,7 @@ from jlibo.meta.base import (
 )
 from jlibo.meta.exploration import AbstractExploration, DecreasingExploration
 from jlibo.meta.hierarchy import log_evidence
-from jlibo.meta.past import PastTasks, latest, no_past, num_kept, penalised, remember, sample_tasks
+from jlibo.meta.past import PastTasks, in_order, latest, no_past, num_kept, penalised, remember, sample_tasks
 from jlibo.meta.rows import DATA_CHOICES
 from jlibo.solver.group_lasso import Solution, group_lasso_path, lam_grid, lambda_max
 
@@ -184,7 +184,7 @@ class SelfTunedState(eqx.Module):
 
     past: PastTasks
     num_done: Int[Array, ""]
-    """Number of tasks in `past`."""
+    """Number of tasks in `past`, whose places are in order of time."""
     support: Bool[Array, " groups"]
 
 
@@ -247,7 +247,8 @@ class SelfTunedMetaKGL(AbstractPathLearner):
 
     def update(self, state, data: TaskData, sizes):
         past = remember(state.past, state.num_done, data, self.data, sizes)
-        return self.learn(past, state.num_done + 1, sizes)
+        num_done = state.num_done + 1
+        return self.learn(in_order(past, num_done, sizes), num_done, sizes)
 
     def learn(self, past: PastTasks, num_done, sizes):
         return self.learn_on(self.path(past, sizes), past, num_done, sizes)
