@@ -85,8 +85,8 @@ class MetaKeL(AbstractMetaLearner):
     beta_min: Float[Array, ""] = eqx.field(converter=number("beta_min", above=0), default=1.0)
     """c_1, of the printed scaling. Above 0."""
     max_past: int | None = size("max_past", None)
-    """Most past tasks to keep and to learn from, the latest ones; None for all. With it, time and memory of an
-    update do not grow with the number of tasks, and a change of the tasks is followed."""
+    """Most past tasks to keep and to learn from, the latest; None for all. It bounds time and memory of an
+    update, and lets the learner follow tasks that change. In docs/theory.md, "Long runs" says how many."""
 
     noise_std: ClassVar[None] = None
 

@@ -126,8 +126,8 @@ class MetaKGL(AbstractMetaLearner):
     max_steps: int = 10_000
     """Maximum number of steps of each solve."""
     max_past: int | None = size("max_past", None)
-    """Most past tasks to keep and to learn from, the latest ones; None for all. With it, time and memory of an
-    update do not grow with the number of tasks, and a change of the tasks is followed."""
+    """Most past tasks to keep and to learn from, the latest; None for all. It bounds time and memory of an
+    update, and lets the learner follow tasks that change. In docs/theory.md, "Long runs" says how many."""
 
     noise_std: ClassVar[None] = None
 

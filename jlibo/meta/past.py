@@ -147,7 +147,7 @@ def _as_rows(data: TaskData, choice: str, sizes: RunSizes) -> PastTasks:
 
 
 def sample_tasks(past: PastTasks, most: int) -> PastTasks:
-    """Return at most `most` of the finished tasks, evenly spaced. The places of `past` are in order of time."""
+    """Return at most `most` of the finished tasks, evenly spaced; places of `past` are in order of time."""
     if len(past.is_done) <= most:
         return past
     places = jnp.arange(most)
