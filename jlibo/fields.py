@@ -150,12 +150,17 @@ def choice(name: str, choices: tuple[str, ...]) -> Any:
     return eqx.field(static=True, converter=converter, default=choices[0])
 
 
-def size(name: str, default: int, *, at_least: int = 1) -> Any:
-    """Return a static module field whose value is a whole number of at least `at_least`."""
+def size(name: str, default: int | None, *, at_least: int = 1) -> Any:
+    """Return a static module field whose value is a whole number of at least `at_least`.
 
-    def check(value: int) -> int:
+    With the default None, it may also be None.
+    """
+
+    def check(value: int | None) -> int | None:
+        if value is None and default is None:
+            return None
         check_count(name, value, at_least=at_least)
-        return int(value)
+        return int(value)  # pyright: ignore[reportArgumentType]
 
     converter = Checked(check, Declared(int, False, {"at_least": at_least}))
     return eqx.field(static=True, converter=converter, default=default)

@@ -181,7 +181,7 @@ def test_quick_run_prints_one_json_line(name, tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
-    "name", ["paper_experiment", "scaling", "gpu", "tuner_scale", "first_day", "noisy_scores"]
+    "name", ["paper_experiment", "scaling", "gpu", "tuner_scale", "first_day", "noisy_scores", "long_runs"]
 )
 def test_quick_run_of_long_scripts_prints_one_json_line(name, tmp_path):
     check_result(run_script(name, tmp_path), name)

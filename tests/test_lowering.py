@@ -70,6 +70,8 @@ LEARNERS = {
     "MetaKeL": jlibo.MetaKeL(0.1),
     "SelfTunedMetaKGL": jlibo.SelfTunedMetaKGL(num_lams=2),
     "AdaptiveMetaKGL": jlibo.AdaptiveMetaKGL(num_lams=2, num_steps=2),
+    "MetaKGL, latest": jlibo.MetaKGL(0.1, 0.1, max_past=1),
+    "AdaptiveMetaKGL, latest": jlibo.AdaptiveMetaKGL(num_lams=2, num_steps=2, max_past=1),
 }
 
 RIVALS = {

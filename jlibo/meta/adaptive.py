@@ -25,12 +25,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jlibo.belief.prior import Prior, mixture
-from jlibo.fields import number
+from jlibo.fields import number, size
 from jlibo.front_door import check_fields
 from jlibo.meta.base import RunSizes, TaskData, info_of, selected_prior
 from jlibo.meta.exploration import AbstractExploration, FirstTasksExploration
 from jlibo.meta.hierarchy import fit_hierarchy
-from jlibo.meta.past import PastTasks, no_past, remember
+from jlibo.meta.past import PastTasks, in_order, latest, no_past, num_kept, remember
 from jlibo.meta.selection import AbstractPathLearner, selection_path, support_on
 
 
@@ -40,6 +40,7 @@ class AdaptiveState(eqx.Module):
 
     past: PastTasks
     num_done: Int[Array, ""]
+    """Number of tasks in `past`, whose places are in order of time."""
     support: Bool[Array, " groups"]
     learned: Prior
 
@@ -101,6 +102,9 @@ class AdaptiveMetaKGL(AbstractPathLearner):
     """Relative duality gap at which the group lasso stops."""
     max_steps: int = 300
     """Maximum number of steps of each solve."""
+    max_past: int | None = size("max_past", None)
+    """Most past tasks to keep and to learn from, the latest; None for all. It bounds time and memory of an
+    update, and lets the learner follow tasks that change. In docs/theory.md, "Long runs" says how many."""
 
     data: ClassVar[str] = "all"
 
@@ -110,7 +114,8 @@ class AdaptiveMetaKGL(AbstractPathLearner):
     def init(self, sizes):
         support = jnp.ones(sizes.num_groups, bool)
         learned = self._matrix(selected_prior(support, sizes), sizes)
-        return AdaptiveState(no_past(self.data, sizes), jnp.zeros((), jnp.int32), support, learned)
+        past = no_past(self.data, sizes, most=self.max_past)
+        return AdaptiveState(past, jnp.zeros((), jnp.int32), support, learned)
 
     def prior(self, state, sizes):
         wide = self._matrix(selected_prior(jnp.ones(sizes.num_groups, bool), sizes), sizes)
@@ -122,7 +127,8 @@ class AdaptiveMetaKGL(AbstractPathLearner):
 
     def update(self, state, data: TaskData, sizes):
         past = remember(state.past, state.num_done, data, self.data, sizes)
-        return self.learn(past, state.num_done + 1, sizes)
+        num_done = state.num_done + 1
+        return self.learn(in_order(past, num_done, sizes), num_done, sizes)
 
     def learn(self, past: PastTasks, num_done, sizes):
         return self.learn_on(self.path(past, sizes), past, num_done, sizes)
@@ -130,9 +136,11 @@ class AdaptiveMetaKGL(AbstractPathLearner):
     def path(self, past: PastTasks, sizes: RunSizes):
         if not self.select:
             return None
+        past = latest(past, self.max_past)
         return selection_path(past, sizes, num_lams=self.num_lams, tol=self.tol, max_steps=self.max_steps)
 
     def learn_on(self, path, past: PastTasks, num_done, sizes):
+        past = latest(past, self.max_past)
         support, solution = jnp.ones(sizes.num_groups, bool), None
         if path is not None:
             support, solution = support_on(path, past, self.noise_std.astype(sizes.dtype), sizes)
@@ -151,7 +159,7 @@ class AdaptiveMetaKGL(AbstractPathLearner):
         # Without any task there is no mean to be uncertain about: the state is that of `init`.
         first = self.init(sizes)
         learned = jax.tree.map(partial(jnp.where, num_done > 0), learned, first.learned)
-        new = AdaptiveState(past, num_done, support, learned)
+        new = AdaptiveState(past, num_kept(past, num_done), support, learned)
         return new, info_of(support, solution, sizes)
 
     def _matrix(self, prior: Prior, sizes: RunSizes) -> Prior:

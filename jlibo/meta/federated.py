@@ -18,8 +18,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Num, PRNGKeyArray
 
-from jlibo.checks import check_count, fail
-from jlibo.fields import choice, number
+from jlibo.checks import fail
+from jlibo.fields import choice, number, size
 from jlibo.front_door import check_fields
 from jlibo.meta.base import AbstractMetaLearner, RunSizes, TaskData, info_of, no_support, selected_prior
 from jlibo.meta.exploration import AbstractExploration, ConstantExploration
@@ -144,7 +144,7 @@ class FederatedMetaKGL(AbstractMetaLearner):
     """Maximum number of steps of each solve."""
     mechanism: AbstractMechanism = NoPrivacy()
     """How the vote is made private; `NoPrivacy()` counts exactly."""
-    num_votes: int | None = eqx.field(static=True, default=None)
+    num_votes: int | None = size("num_votes", None)
     """Number of votes after which the support does not change any more, for which the noise is calibrated.
     None for the number of tasks of the run."""
 
@@ -152,8 +152,6 @@ class FederatedMetaKGL(AbstractMetaLearner):
 
     def __check_init__(self):
         check_fields(self)
-        if self.num_votes is not None:
-            check_count("num_votes", self.num_votes)
 
     def init(self, sizes: RunSizes):
         num_rows(self.data, sizes)  # raises an error if the schedule gives no data to learn from

@@ -27,12 +27,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jlibo.belief.prior import Prior
-from jlibo.fields import choice, number
+from jlibo.fields import choice, number, size
 from jlibo.front_door import check_fields
 from jlibo.meta.base import AbstractMetaLearner, TaskData, free_mask, group_array, info_of
 from jlibo.meta.exploration import AbstractExploration, DecreasingExploration
 from jlibo.meta.meta_kgl import no_coef, solve_past
-from jlibo.meta.past import PastTasks, no_past, remember
+from jlibo.meta.past import PastTasks, latest, no_past, num_kept, put, remember
 from jlibo.meta.rows import DATA_CHOICES
 
 
@@ -42,6 +42,7 @@ class MetaKeLState(eqx.Module):
 
     past: PastTasks
     num_done: Int[Array, ""]
+    """Number of tasks so far, without those that `learn` left out. The next one gets this place."""
     coef: Float[Array, "tasks features"]
     """The last solution; the next solve is warm-started from it."""
     weights: Float[Array, " groups"]
@@ -83,6 +84,9 @@ class MetaKeL(AbstractMetaLearner):
     """Scale of the weights: they sum to one ("normalised"), or are eta_j / `beta_min` ("printed")."""
     beta_min: Float[Array, ""] = eqx.field(converter=number("beta_min", above=0), default=1.0)
     """c_1, of the printed scaling. Above 0."""
+    max_past: int | None = size("max_past", None)
+    """Most past tasks to keep and to learn from, the latest; None for all. It bounds time and memory of an
+    update, and lets the learner follow tasks that change. In docs/theory.md, "Long runs" says how many."""
 
     noise_std: ClassVar[None] = None
 
@@ -91,8 +95,8 @@ class MetaKeL(AbstractMetaLearner):
 
     def init(self, sizes):
         even = _even(jnp.zeros(sizes.num_groups, sizes.dtype), sizes)
-        past = no_past(self.data, sizes)
-        return MetaKeLState(past, jnp.zeros((), jnp.int32), no_coef(sizes), even)
+        past = no_past(self.data, sizes, most=self.max_past)
+        return MetaKeLState(past, jnp.zeros((), jnp.int32), no_coef(past), even)
 
     def prior(self, state, sizes):
         weights = jnp.where(free_mask(sizes), 1, state.weights)[group_array(sizes)]
@@ -100,10 +104,12 @@ class MetaKeL(AbstractMetaLearner):
 
     def update(self, state, data: TaskData, sizes):
         past = remember(state.past, state.num_done, data, self.data, sizes)
-        return self._fit(past, state.num_done + 1, state.coef, sizes)
+        init = put(state.coef, state.num_done, 0)
+        return self._fit(past, state.num_done + 1, init, sizes)
 
     def learn(self, past: PastTasks, num_done, sizes):
-        return self._fit(past, num_done, no_coef(sizes), sizes)
+        past = latest(past, self.max_past)
+        return self._fit(past, num_kept(past, num_done), no_coef(past), sizes)
 
     def _fit(self, past: PastTasks, num_done: Int[Array, ""], init: Float[Array, "tasks features"], sizes):
         solution = solve_past(past, self.lam, sizes, init=init, tol=self.tol, max_steps=self.max_steps)

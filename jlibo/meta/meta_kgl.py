@@ -16,7 +16,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jlibo.fields import choice, number
+from jlibo.fields import choice, number, size
 from jlibo.front_door import check_fields
 from jlibo.meta.base import (
     AbstractMetaLearner,
@@ -28,7 +28,7 @@ from jlibo.meta.base import (
 )
 from jlibo.meta.exploration import AbstractExploration, DecreasingExploration
 from jlibo.meta.noise import estimate_noise, mean_squares, noise_scale, reward_scale, spread_kappa
-from jlibo.meta.past import PastTasks, no_past, penalised, remember
+from jlibo.meta.past import PastTasks, latest, no_past, num_kept, penalised, put, remember
 from jlibo.meta.rows import DATA_CHOICES
 from jlibo.solver.group_lasso import Solution, group_lasso
 
@@ -56,9 +56,9 @@ def solve_past(
     return eqx.tree_at(lambda s: s.gap, solution, solution.gap / jnp.maximum(ratio, 1e-30))
 
 
-def no_coef(sizes: RunSizes) -> Float[Array, "tasks features"]:
-    """Return the initial coefficients of the first solve of a run."""
-    return jnp.zeros((sizes.num_tasks, sizes.num_features), sizes.dtype)
+def no_coef(past: PastTasks) -> Float[Array, "tasks features"]:
+    """Return the initial coefficients of the first solve on a history."""
+    return jnp.zeros_like(past.features[:, 0])
 
 
 @final
@@ -67,6 +67,7 @@ class MetaKGLState(eqx.Module):
 
     past: PastTasks
     num_done: Int[Array, ""]
+    """Number of tasks so far, without those that `learn` left out. The next one gets this place."""
     coef: Float[Array, "tasks features"]
     """The last solution; the next solve is warm-started from it."""
     support: Bool[Array, " groups"]
@@ -124,6 +125,9 @@ class MetaKGL(AbstractMetaLearner):
     """Relative duality gap at which the group lasso stops."""
     max_steps: int = 10_000
     """Maximum number of steps of each solve."""
+    max_past: int | None = size("max_past", None)
+    """Most past tasks to keep and to learn from, the latest; None for all. It bounds time and memory of an
+    update, and lets the learner follow tasks that change. In docs/theory.md, "Long runs" says how many."""
 
     noise_std: ClassVar[None] = None
 
@@ -131,31 +135,34 @@ class MetaKGL(AbstractMetaLearner):
         check_fields(self)
 
     def init(self, sizes):
-        past = no_past(self.data, sizes)
-        return MetaKGLState(past, jnp.zeros((), jnp.int32), no_coef(sizes), no_support(sizes))
+        past = no_past(self.data, sizes, most=self.max_past)
+        return MetaKGLState(past, jnp.zeros((), jnp.int32), no_coef(past), no_support(sizes))
 
     def prior(self, state, sizes):
         return selected_prior(state.support, sizes)
 
     def update(self, state, data: TaskData, sizes):
         past = remember(state.past, state.num_done, data, self.data, sizes)
-        return self._fit(past, state.num_done + 1, state.coef, sizes)
+        init = put(state.coef, state.num_done, 0)
+        return self._fit(past, state.num_done + 1, init, sizes)
 
     def learn(self, past: PastTasks, num_done, sizes):
-        return self._fit(past, num_done, no_coef(sizes), sizes)
+        past = latest(past, self.max_past)
+        return self._fit(past, num_kept(past, num_done), no_coef(past), sizes)
 
     def _fit(self, past: PastTasks, num_done: Int[Array, ""], init: Float[Array, "tasks features"], sizes):
-        lam = self._penalty(past, num_done, sizes)
+        num_tasks = num_kept(past, num_done)
+        lam = self._penalty(past, num_tasks, sizes)
         solution = solve_past(past, lam, sizes, init=init, tol=self.tol, max_steps=self.max_steps)
-        support = solution.group_norms > self._threshold(past, lam, num_done, sizes)
+        support = solution.group_norms > self._threshold(past, lam, num_tasks, sizes)
         # A failed solve has NaN coefficients, which must not be the start of the next one.
         coef = jnp.nan_to_num(solution.coef)
         return MetaKGLState(past, num_done, coef, support), info_of(support, solution, sizes)
 
-    def _penalty(self, past: PastTasks, num_done: Int[Array, ""], sizes: RunSizes) -> Float[Array, ""]:
+    def _penalty(self, past: PastTasks, num_tasks: Int[Array, ""], sizes: RunSizes) -> Float[Array, ""]:
         if self.lam_scaling == "constant":
             return self.lam
-        root = jnp.sqrt(num_done.astype(sizes.dtype))
+        root = jnp.sqrt(num_tasks.astype(sizes.dtype))
         if self.lam_scaling == "sqrt":
             return self.lam / root
         if self.lam_scaling == "noise":
@@ -171,10 +178,10 @@ class MetaKGL(AbstractMetaLearner):
         return self.omega * reward_scale(past, sizes) if self.omega_scaling == "rewards" else self.omega
 
     def _threshold(
-        self, past: PastTasks, lam: Float[Array, ""], num_done: Int[Array, ""], sizes: RunSizes
+        self, past: PastTasks, lam: Float[Array, ""], num_tasks: Int[Array, ""], sizes: RunSizes
     ) -> Float[Array, "*groups"]:
-        num_tasks = num_done.astype(sizes.dtype)
+        count = num_tasks.astype(sizes.dtype)
         if self.omega_scaling != "penalty":
-            return self._omega(past, sizes) * jnp.sqrt(num_tasks)
+            return self._omega(past, sizes) * jnp.sqrt(count)
         squares = mean_squares(past, sizes)
-        return self.omega * lam * num_tasks / jnp.where(squares > 0, squares, 1)
+        return self.omega * lam * count / jnp.where(squares > 0, squares, 1)

@@ -23,7 +23,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jlibo.belief.prior import Prior
-from jlibo.fields import choice, number
+from jlibo.fields import choice, number, size
 from jlibo.front_door import check_fields
 from jlibo.meta.base import (
     AbstractMetaLearner,
@@ -38,7 +38,7 @@ from jlibo.meta.base import (
 )
 from jlibo.meta.exploration import AbstractExploration, DecreasingExploration
 from jlibo.meta.hierarchy import log_evidence
-from jlibo.meta.past import PastTasks, no_past, penalised, remember, sample_tasks
+from jlibo.meta.past import PastTasks, in_order, latest, no_past, num_kept, penalised, remember, sample_tasks
 from jlibo.meta.rows import DATA_CHOICES
 from jlibo.solver.group_lasso import Solution, group_lasso_path, lam_grid, lambda_max
 
@@ -184,6 +184,7 @@ class SelfTunedState(eqx.Module):
 
     past: PastTasks
     num_done: Int[Array, ""]
+    """Number of tasks in `past`, whose places are in order of time."""
     support: Bool[Array, " groups"]
 
 
@@ -230,28 +231,35 @@ class SelfTunedMetaKGL(AbstractPathLearner):
     """Relative duality gap at which the group lasso stops."""
     max_steps: int = 300
     """Maximum number of steps of each solve."""
+    max_past: int | None = size("max_past", None)
+    """Most past tasks to keep and to learn from, the latest; None for all. It bounds time and memory of an
+    update, and lets the learner follow tasks that change. In docs/theory.md, "Long runs" says how many."""
 
     def __check_init__(self):
         check_fields(self)
 
     def init(self, sizes):
-        return SelfTunedState(no_past(self.data, sizes), jnp.zeros((), jnp.int32), no_support(sizes))
+        past = no_past(self.data, sizes, most=self.max_past)
+        return SelfTunedState(past, jnp.zeros((), jnp.int32), no_support(sizes))
 
     def prior(self, state, sizes):
         return selected_prior(state.support, sizes)
 
     def update(self, state, data: TaskData, sizes):
         past = remember(state.past, state.num_done, data, self.data, sizes)
-        return self.learn(past, state.num_done + 1, sizes)
+        num_done = state.num_done + 1
+        return self.learn(in_order(past, num_done, sizes), num_done, sizes)
 
     def learn(self, past: PastTasks, num_done, sizes):
         return self.learn_on(self.path(past, sizes), past, num_done, sizes)
 
     def path(self, past: PastTasks, sizes: RunSizes) -> Solution:
+        past = latest(past, self.max_past)
         return selection_path(past, sizes, num_lams=self.num_lams, tol=self.tol, max_steps=self.max_steps)
 
     def learn_on(self, path, past: PastTasks, num_done, sizes):
         assert path is not None
+        past = latest(past, self.max_past)
         noise_std = self.noise_std.astype(sizes.dtype)
         support, solution = support_on(path, past, noise_std, sizes, guarded=self.guarded)
-        return SelfTunedState(past, num_done, support), info_of(support, solution, sizes)
+        return SelfTunedState(past, num_kept(past, num_done), support), info_of(support, solution, sizes)

@@ -94,8 +94,12 @@ LEARNERS = {
     ),
     "federated": lambda seed: FederatedMetaKGL(0.1 + 0.1 * seed, 0.05, 0.5, data="all", tol=1e-9),
     "meta_kel": lambda seed: MetaKeL(0.2 + 0.1 * seed, data="all", exploration=FEW, tol=1e-9),
+    "meta_kgl_latest": lambda seed: MetaKGL(
+        0.2 + 0.1 * seed, 0.05, lam_scaling="sqrt", exploration=FEW, tol=1e-9, max_past=2
+    ),
     "self_tuned": lambda seed: SelfTunedMetaKGL(0.1 + 0.1 * seed, exploration=FEW),
     "adaptive": lambda seed: AdaptiveMetaKGL(0.1 + 0.1 * seed, 0.1 + 0.1 * seed),
+    "adaptive_latest": lambda seed: AdaptiveMetaKGL(0.1 + 0.1 * seed, 0.1 + 0.1 * seed, max_past=2),
 }
 SCALINGS = {"raw": lambda seed: RawRewards(), "standardise": lambda seed: Standardise(1.0 + seed, 2 + seed)}
 

@@ -234,6 +234,24 @@ def test_past_tasks_are_bounded_in_number_and_length():
     assert arrays.thinned(trials[:200], maximise=True) == trials[:200]
 
 
+@pytest.mark.parametrize("learner", [jlibo.MetaKGL, jlibo.MetaKeL])
+def test_learner_of_the_latest_tasks_learns_from_them_alone(learner):
+    """The padding of the past is that of all tasks, so the results differ by round-off."""
+    numbers = dict(lam=0.02, data="all", tol=1e-9) | ({"omega": 0.02} if learner is jlibo.MetaKGL else {})
+    tasks, trials = records(11, 12)
+    capped, plain = (
+        make_model(SPACE, learner=learner(**numbers, max_past=most), sizes=SIZES) for most in (3, None)
+    )
+    with jax.enable_x64(True):
+        found = learning.learn_records(capped, tasks, trials, maximise=True)
+        expected = learning.learn_records(plain, tasks[-3:], trials, maximise=True).knowledge
+        other = learning.learn_records(plain, tasks, trials, maximise=True).knowledge
+    assert found.num_tasks == 11
+    np.testing.assert_array_equal(found.knowledge.support, expected.support)
+    np.testing.assert_allclose(found.knowledge.prior.covariance, expected.prior.covariance, atol=1e-6)
+    assert np.abs(other.prior.covariance - expected.prior.covariance).max() > 1e-3
+
+
 def test_learning_is_not_repeated_for_few_new_scores(monkeypatch):
     learner = AdaptiveMetaKGL(select=False, num_steps=2)  # quick to compile
     tuner = jlibo.Tuner(SPACE, learner=learner, sizes=SIZES)
