@@ -59,8 +59,8 @@ result = run_arena([METHODS[name] for name in names], environments, num_seeds=2 
 
 # %% [markdown]
 # Regret per task relative to the oracle, which knows the true prior. 1 is as good as the oracle. A cell is
-# empty where a method lacks a fact: there is no rank in the sparse world, and no hyper-prior outside of the
-# normal one.
+# empty where a method lacks a fact: normal weights have no rank, and there is no hyper-prior outside of the
+# normal world.
 
 # %%
 rows = [method.name for method in result.methods]
