@@ -46,7 +46,11 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     arena.add_argument("--tasks", metavar="M", help="number of tasks (default that of each environment)")
     arena.add_argument("--steps", metavar="N", help="steps of a task (default that of each environment)")
     arena.add_argument("--out", default="out", metavar="DIR", help="where to write (default out)")
-    arena.add_argument("--x64", action="store_true", help="compute in double precision")
+    arena.add_argument(
+        "--single",
+        action="store_true",
+        help="compute in single precision: faster, if the noise is not small",
+    )
     arena.add_argument(
         "--no-cache", action="store_true", help="do not keep compiled programs in the user's cache folder"
     )
@@ -59,8 +63,7 @@ def _arena(options: argparse.Namespace) -> int:
     steps = None if options.steps is None else whole_number("--steps", options.steps, at_least=1)
     import jax
 
-    if options.x64:
-        jax.config.update("jax_enable_x64", True)
+    jax.config.update("jax_enable_x64", not options.single)
     from jlibo.arena import ENVIRONMENTS, METHODS
 
     methods = list(_named("--methods", options.methods, METHODS).values())

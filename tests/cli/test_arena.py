@@ -61,7 +61,7 @@ def test_it_writes_a_folder_and_prints_the_table(quick, tmp_path, capsys):
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["environments"]["sparse-grid"]["methods"]["libo"]["regret"]["mean"] == 5.0
     assert Labelled.load(folder / "regret.npz")["sparse-grid"].shape == (3, 3, 4)
-    assert (folder / "tables.md").read_text().startswith("| method | sparse-grid |")
+    assert "| method | sparse-grid |" in (folder / "tables.md").read_text()
 
 
 def test_the_same_again_replaces_it_and_other_files_are_kept(quick, tmp_path, capsys):
@@ -109,7 +109,7 @@ def test_a_killed_arena_resumes(tmp_path):
     """SIGKILL after the first finished cell. The same command finishes, with the numbers of one run."""
     names, sizes = ["random", "independent"], {"num_tasks": 2, "horizon": 8}
     words = ["arena", "--methods", ",".join(names), "--environments", "gaussian-arms,one-parameter"]
-    words += ["--seeds", "3", "--tasks", "2", "--steps", "8", "--x64", "--out", str(tmp_path)]
+    words += ["--seeds", "3", "--tasks", "2", "--steps", "8", "--out", str(tmp_path)]
     program = [sys.executable, "-c", "import sys; from jlibo.cli import main; sys.exit(main())", *words]
     unfinished, folder = tmp_path / "arena.unfinished", tmp_path / "arena"
     killed = subprocess.Popen(program, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)

@@ -17,9 +17,11 @@ P is never smaller than the identity, and no covariance is inverted.
 No LAPACK is called: a call inside a scan can deadlock when many executions run at once.
 """
 
-from typing import NamedTuple, final
+from functools import partial
+from typing import Any, NamedTuple, final
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
@@ -31,6 +33,8 @@ from jlibo.checks import check_shape
 from jlibo.front_door import front_door
 
 HIGHEST = lax.Precision.HIGHEST
+ROUND_OFF = 10.0
+"""Round-off of a sum over observations, in units of machine epsilon and of the sum of squares."""
 
 
 @final
@@ -69,6 +73,8 @@ class Gaussian(eqx.Module):
 class _Fit(NamedTuple):
     """What all functions of a belief and of statistics need."""
 
+    noise_variance: Float[Array, ""]
+    """sigma^2, with the round-off; see `resolved_noise`."""
     whitening: Float[Array, "columns columns"]
     """W, lower triangular, with W^T W = P^-1."""
     image: Float[Array, "features columns"]
@@ -78,11 +84,34 @@ class _Fit(NamedTuple):
 
 
 def _fit(belief: Gaussian, gram: Array, moment: Array, noise_variance: Array) -> _Fit:
-    information = gram / noise_variance
-    inner = dot(dot(belief.factor.T, information), belief.factor)
-    whitening = inverse_cholesky(jnp.eye(len(inner), dtype=inner.dtype) + inner)
-    residual = moment / noise_variance - dot(information, belief.mean)
-    return _Fit(whitening, dot(belief.factor, whitening.T), residual)
+    inner = dot(dot(belief.factor.T, gram), belief.factor)
+    noise_variance = resolved_noise(inner, noise_variance, dot(belief.mean, dot(gram, belief.mean)))
+    whitening = inverse_cholesky(jnp.eye(len(inner), dtype=inner.dtype) + inner / noise_variance, least=1.0)
+    residual = (moment - dot(gram, belief.mean)) / noise_variance
+    return _Fit(noise_variance, whitening, dot(belief.factor, whitening.T), residual)
+
+
+def resolved_noise(
+    inner: Float[Array, "columns columns"],
+    noise_variance: Float[Array, ""],
+    square: Float[Array, ""] | float = 0.0,
+) -> Float[Array, ""]:
+    """Return the noise variance, or that of the round-off of the sums over observations if it is larger.
+
+    The posterior is a quotient of sums of squares and the noise variance. With a signal of ten thousand times
+    the noise, which is an accurate measurement, single precision does not resolve it: the posterior of what
+    the observations say little about would be round-off.
+
+    **Arguments:**
+
+    - `inner`: F^T V F, whose diagonal has the sums of squares that the prior expects.
+    - `noise_variance`: sigma^2.
+    - `square`: mean^T V mean, the sum of squares of the rewards that the prior mean predicts.
+    """
+    expected = lax.stop_gradient(jnp.diagonal(inner).max(initial=0))
+    square = lax.stop_gradient(jnp.maximum(expected, square))
+    floor = ROUND_OFF * jnp.finfo(inner.dtype).eps * jnp.sqrt(jnp.maximum(expected * square, 0))
+    return jnp.maximum(noise_variance, floor)
 
 
 @front_door
@@ -144,8 +173,8 @@ def log_marginal(
     squares = stats.squares - dot(belief.mean, 2 * stats.moment - dot(stats.gram, belief.mean))
     explained = dot(fit.image.T, fit.residual)
     log_det = -2 * jnp.log(jnp.diagonal(fit.whitening)).sum()
-    constant = stats.count * jnp.log(2 * jnp.pi * noise_variance)
-    return -0.5 * (constant + log_det + squares / noise_variance - dot(explained, explained))
+    constant = stats.count * jnp.log(2 * jnp.pi * fit.noise_variance)
+    return -0.5 * (constant + log_det + squares / fit.noise_variance - dot(explained, explained))
 
 
 @final
@@ -166,15 +195,24 @@ def slope(
 ) -> Slope:
     """Return the derivatives of `log_marginal` with respect to the mean and the covariance F F^T."""
     fit = _fit(belief, gram, moment, noise_variance)
-    back = dot(gram, fit.image) / noise_variance
+    back = dot(gram, fit.image) / fit.noise_variance
     mean = fit.residual - dot(back, dot(fit.image.T, fit.residual))
-    seen = gram / noise_variance - dot(back, back.T)
+    seen = gram / fit.noise_variance - dot(back, back.T)
     return Slope(mean, 0.5 * (jnp.outer(mean, mean) - seen))
 
 
 def factor_of(covariance: Float[Array, "features features"]) -> Float[Array, "features features"]:
     """Return a factor of a covariance that may be singular."""
     return semidefinite_cholesky((covariance + covariance.T) / 2)
+
+
+def if_finite(numbers: Any, new: Any, old: Any) -> Any:
+    """Return the pytree `new` if all of `numbers` are finite, else `old`.
+
+    In single precision the slope of a likelihood may overflow; a step along it is then not taken.
+    """
+    is_finite = jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(numbers)]).all()
+    return jax.tree.map(partial(jnp.where, is_finite), new, old)
 
 
 def dot(left: Array, right: Array) -> Array:

@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jlibo.arena.estimators.gaussian import Gaussian, condition, dot, factor_of
+from jlibo.arena.estimators.gaussian import Gaussian, condition, dot, factor_of, resolved_noise
 from jlibo.arena.estimators.statistics import TaskStatistics
 from jlibo.belief.whitening import inverse_cholesky
 from jlibo.front_door import front_door
@@ -84,9 +84,10 @@ def evidence_on_mean(
     print(evidence.precision)  # 3.846 on the diagonal: 1 / (0.01 + 1/4)
     ```
     """
+    noise_variance = resolved_noise(dot(dot(task_factor.T, jnp.asarray(gram)), task_factor), noise_variance)
     gram, moment = jnp.asarray(gram) / noise_variance, jnp.asarray(moment) / noise_variance
     inner = dot(dot(task_factor.T, gram), task_factor)
-    whitening = inverse_cholesky(jnp.eye(len(inner), dtype=inner.dtype) + inner)
+    whitening = inverse_cholesky(jnp.eye(len(inner), dtype=inner.dtype) + inner, least=1.0)
     image = dot(task_factor, whitening.T)
     back = dot(gram, image)
     return MeanEvidence(gram - dot(back, back.T), moment - dot(back, dot(image.T, moment)))

@@ -25,7 +25,7 @@ import optax
 from jax import lax
 from jaxtyping import Array, Float
 
-from jlibo.arena.estimators.gaussian import Gaussian, dot, slope
+from jlibo.arena.estimators.gaussian import Gaussian, dot, if_finite, slope
 from jlibo.arena.estimators.statistics import TaskStatistics
 from jlibo.belief.whitening import inverse_cholesky
 from jlibo.checks import check_count, check_shape
@@ -234,10 +234,11 @@ def fit_diagonal_prior(
     def step(number, state):
         prior, moments = state
         up = objective_slope(prior, stats, noise_variance, known, groups)
-        move, moments = adam.update(up, moments)
+        move, after = adam.update(up, moments)
         rate = learning_rate * 0.5 * (1 + jnp.cos(jnp.pi * number / num_steps))
         new = jax.tree.map(lambda leaf, by: (leaf + rate * by).astype(dtype), prior, move)
-        return (new if learn_mean else DiagonalPrior(prior.mean, new.log_variance)), moments
+        new = new if learn_mean else DiagonalPrior(prior.mean, new.log_variance)
+        return if_finite(up, (new, after), state)
 
     fitted, _ = lax.fori_loop(0, num_steps, step, (start, adam.init(start)))
     return jax.tree.map(lambda new, old: jnp.where(stats.present.any(), new, old), fitted, start)

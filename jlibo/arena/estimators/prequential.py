@@ -11,7 +11,6 @@ that of the precision; both are the same set of priors. Unlike the marginal like
 the losses of each reward given all earlier ones, the loss predicts all later rewards, from a few contexts.
 """
 
-from functools import partial
 from typing import NamedTuple, final
 
 import jax
@@ -21,7 +20,7 @@ import optax
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
-from jlibo.arena.estimators.gaussian import Gaussian, condition, dot
+from jlibo.arena.estimators.gaussian import Gaussian, condition, dot, if_finite
 from jlibo.arena.estimators.statistics import statistics_of
 from jlibo.checks import check_count, check_shape
 from jlibo.front_door import front_door
@@ -210,9 +209,7 @@ def fit_predictive_prior(
         move, after = adam.update(slope, moments)
         rate = learning_rate * 0.5 * (1 + jnp.cos(jnp.pi * number / num_steps))
         moved = jax.tree.map(lambda leaf, by: (leaf - rate * by).astype(dtype), belief, move)
-        # In single precision the posterior of a wide belief may be singular.
-        is_finite = jnp.isfinite(slope.mean).all() & jnp.isfinite(slope.factor).all()
-        return jax.tree.map(partial(jnp.where, is_finite), (moved, after), state)
+        return if_finite(slope, (moved, after), state)
 
     fitted, _ = lax.fori_loop(0, num_steps, step, (start, adam.init(start)))
     return jax.tree.map(lambda new, old: jnp.where(rows.present.any(), new, old), fitted, start)
