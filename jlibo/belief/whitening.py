@@ -70,18 +70,11 @@ def whiten(
     )
 
 
-def inverse_cholesky(matrix: Float[Array, "size size"], *, least: float = 0.0) -> Float[Array, "size size"]:
-    """Return the inverse of the Cholesky factor of a positive definite matrix, in blocks of rows.
-
-    **Arguments:**
-
-    - `matrix`: the matrix.
-    - `least`: a lower bound on its eigenvalues, at most 1. No pivot is smaller in exact arithmetic. Pivots
-      that round-off has made smaller are raised to it, so that with a bound above 0 the result is finite.
-    """
+def inverse_cholesky(matrix: Float[Array, "size size"]) -> Float[Array, "size size"]:
+    """Return the inverse of the Cholesky factor of a positive definite matrix, in blocks of rows."""
     size = matrix.shape[0]
     if size <= BLOCK:
-        return _inverse_cholesky_of_block(matrix, least)
+        return _inverse_cholesky_of_block(matrix)
     padded = -(-size // BLOCK) * BLOCK
     eye = jnp.eye(padded, dtype=matrix.dtype)
     places = jnp.arange(padded)
@@ -92,7 +85,7 @@ def inverse_cholesky(matrix: Float[Array, "size size"], *, least: float = 0.0) -
         above = lax.dynamic_slice(joined, (first, 0), (BLOCK, 2 * padded))
         left = lax.dynamic_slice(joined, (0, first), (padded, BLOCK))
         diagonal = lax.dynamic_slice(left, (first, 0), (BLOCK, BLOCK))
-        whitening = _inverse_cholesky_of_block(diagonal, least)
+        whitening = _inverse_cholesky_of_block(diagonal)
         above = jnp.matmul(whitening, above, precision=HIGHEST)
         left = jnp.matmul(left, whitening.T, precision=HIGHEST)
         left = jnp.where((places >= first + BLOCK)[:, None], left, 0)
@@ -103,14 +96,13 @@ def inverse_cholesky(matrix: Float[Array, "size size"], *, least: float = 0.0) -
     return joined[:size, padded : padded + size]
 
 
-def _inverse_cholesky_of_block(matrix: Float[Array, "size size"], least: float) -> Float[Array, "size size"]:
+def _inverse_cholesky_of_block(matrix: Float[Array, "size size"]) -> Float[Array, "size size"]:
     size = matrix.shape[0]
     places = jnp.arange(size)
 
     def eliminate(i, joined):
-        root = jnp.sqrt(jnp.maximum(joined[i, i], least) if least else joined[i, i])
-        row = joined[i] / root
-        below = jnp.where(places > i, joined[:, i], 0) / root
+        row = joined[i] / jnp.sqrt(joined[i, i])
+        below = jnp.where(places > i, joined[:, i], 0) / jnp.sqrt(joined[i, i])
         return (joined - jnp.outer(below, row)).at[i].set(row)
 
     joined = jnp.concatenate([matrix, jnp.eye(size, dtype=matrix.dtype)], axis=1)

@@ -33,8 +33,6 @@ from jlibo.checks import check_shape
 from jlibo.front_door import front_door
 
 HIGHEST = lax.Precision.HIGHEST
-ROUND_OFF = 10.0
-"""Round-off of a sum over observations, in units of machine epsilon and of the sum of squares."""
 
 
 @final
@@ -86,7 +84,7 @@ class _Fit(NamedTuple):
 def _fit(belief: Gaussian, gram: Array, moment: Array, noise_variance: Array) -> _Fit:
     inner = dot(dot(belief.factor.T, gram), belief.factor)
     noise_variance = resolved_noise(inner, noise_variance, dot(belief.mean, dot(gram, belief.mean)))
-    whitening = inverse_cholesky(jnp.eye(len(inner), dtype=inner.dtype) + inner / noise_variance, least=1.0)
+    whitening = inverse_cholesky(jnp.eye(len(inner), dtype=inner.dtype) + inner / noise_variance)
     residual = (moment - dot(gram, belief.mean)) / noise_variance
     return _Fit(noise_variance, whitening, dot(belief.factor, whitening.T), residual)
 
@@ -110,8 +108,8 @@ def resolved_noise(
     """
     expected = lax.stop_gradient(jnp.diagonal(inner).max(initial=0))
     square = lax.stop_gradient(jnp.maximum(expected, square))
-    floor = ROUND_OFF * jnp.finfo(inner.dtype).eps * jnp.sqrt(jnp.maximum(expected * square, 0))
-    return jnp.maximum(noise_variance, floor)
+    round_off = max(10, len(inner)) * jnp.finfo(inner.dtype).eps
+    return jnp.maximum(noise_variance, round_off * jnp.sqrt(jnp.maximum(expected * square, 0)))
 
 
 @front_door

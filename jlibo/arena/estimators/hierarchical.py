@@ -87,7 +87,7 @@ def evidence_on_mean(
     noise_variance = resolved_noise(dot(dot(task_factor.T, jnp.asarray(gram)), task_factor), noise_variance)
     gram, moment = jnp.asarray(gram) / noise_variance, jnp.asarray(moment) / noise_variance
     inner = dot(dot(task_factor.T, gram), task_factor)
-    whitening = inverse_cholesky(jnp.eye(len(inner), dtype=inner.dtype) + inner, least=1.0)
+    whitening = inverse_cholesky(jnp.eye(len(inner), dtype=inner.dtype) + inner)
     image = dot(task_factor, whitening.T)
     back = dot(gram, image)
     return MeanEvidence(gram - dot(back, back.T), moment - dot(back, dot(image.T, moment)))

@@ -15,7 +15,7 @@ from jlibo.arena.estimators import (
     symmetric_eigen,
     top_subspace,
 )
-from jlibo.arena.estimators.gaussian import factor_of, slope
+from jlibo.arena.estimators.gaussian import factor_of, resolved_noise, slope
 from tests.arena.estimators.references import (
     dense_log_density,
     draw_tasks,
@@ -140,3 +140,41 @@ def test_top_subspace():
     close(projector(np.asarray(top_subspace(jnp.asarray(matrix), 3))), projector(want))
     with pytest.raises(ValueError, match="`rank` should be at most the 7 features"):
         top_subspace(jnp.asarray(matrix), 8)
+
+
+def accurate_task(num_rows, dtype, num_features=40):
+    """Observations with a ten-thousandth of the signal as noise, and the wide belief before them."""
+    rng = np.random.default_rng(0)
+    rows = np.asarray(jlibo.Cosine(num_features)(rng.uniform(size=(num_rows, 1))))
+    rewards = rows @ (2 * rng.normal(size=num_features)) + 1e-3 * rng.normal(size=num_rows)
+    belief = Gaussian(jnp.zeros(num_features, dtype), 2 * jnp.eye(num_features, dtype=dtype))
+    return belief, statistics_of(jnp.asarray(rows[None], dtype), jnp.asarray(rewards[None], dtype))
+
+
+@pytest.mark.parametrize("num_rows", [5, 30, 200])
+def test_accurate_measurements_in_single_precision(num_rows):
+    """Round-off counts as noise, so that the belief is wider than the exact one and not wrong."""
+    after = {}
+    for dtype in (jnp.float32, jnp.float64):
+        belief, stats = accurate_task(num_rows, dtype)
+        one = jax.tree.map(lambda leaf: leaf[0], stats)
+        noise = jnp.asarray(1e-6, dtype)
+        after[dtype] = condition(belief, one.gram, one.moment, noise)
+        for number in (
+            *jax.tree.leaves(slope(belief, one.gram, one.moment, noise)),
+            log_marginal(belief, one, noise),
+        ):
+            assert np.isfinite(number).all()
+    found, exact = after.values()
+    spread = np.sqrt(np.diagonal(found.covariance))
+    assert (spread > 0.9 * np.sqrt(np.diagonal(exact.covariance))).all()
+    assert (np.abs(found.mean - exact.mean) < 2 * spread).all()
+
+
+def test_round_off_is_not_noise_in_double_precision():
+    _, stats = accurate_task(200, jnp.float64)
+    inner = 4 * stats.gram[0]
+    assert float(resolved_noise(inner, 1e-6)) == 1e-6
+    assert float(resolved_noise(inner.astype(jnp.float32), jnp.float32(1e-6))) > 1e-6
+    # What the prior mean predicts has round-off too.
+    assert float(resolved_noise(inner, 0.0, 1e9)) > float(resolved_noise(inner, 0.0)) > 0

@@ -23,7 +23,7 @@ from jlibo.arena.estimators import (
     statistics_of,
     total_log_marginal,
 )
-from jlibo.arena.estimators.gaussian import factor_of
+from jlibo.arena.estimators.gaussian import factor_of, if_finite
 from jlibo.arena.estimators.marginal_likelihood import functional_divergence
 from tests.arena.estimators.references import draw_tasks, gaussian_posterior, random_covariance
 
@@ -230,6 +230,16 @@ def test_predictive_fit_stays_finite_in_single_precision():
     fit = jax.jit(lambda rate: fit_predictive_prior(rows, start, 0.01, num_steps=30, learning_rate=rate))
     assert np.isfinite(fit(0.3).factor).all()
     assert not np.array_equal(fit(0.3).factor, start.factor)
+
+
+def test_a_step_along_a_slope_that_is_not_finite_is_not_taken():
+    new, old = {"a": jnp.ones(2), "b": jnp.ones(())}, {"a": jnp.zeros(2), "b": jnp.zeros(())}
+    for slope, want in (
+        (jnp.ones(2), new),
+        (jnp.asarray([1.0, jnp.nan]), old),
+        (jnp.asarray([jnp.inf]), old),
+    ):
+        jax.tree.map(np.testing.assert_array_equal, if_finite((slope, jnp.zeros(())), new, old), want)
 
 
 def test_many_tasks_teach_the_same_prior_by_prediction_and_by_likelihood():
