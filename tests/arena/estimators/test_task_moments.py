@@ -1,8 +1,10 @@
 """Moments of tasks: exact without noise, unbiased with it."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from jlibo.arena.estimators import TaskStatistics, moment_belief, statistics_of, task_moments
 from jlibo.arena.estimators.task_moments import TaskMoments, is_informative, widening
@@ -76,3 +78,17 @@ def test_rotation():
     after = task_moments(statistics_of(draw.features @ turn.T, draw.rewards), 0.1)
     close(after.mean, turn @ before.mean)
     close(after.covariance, turn @ before.covariance @ turn.T)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_informative_tasks_are_those_with_a_large_smallest_eigenvalue(dtype):
+    rng = np.random.default_rng(0)
+    bases = [np.linalg.qr(rng.normal(size=(20, 20)))[0] for _ in range(5)]
+    least = [0.0, 0.29, 0.31, 1.0, 40.0]
+    values = [np.diag(np.r_[100.0 * np.ones(19), one]) for one in least]
+    gram = np.stack([basis @ one @ basis.T for basis, one in zip(bases, values, strict=True)])
+    stats = eqx.tree_at(
+        lambda stats: stats.gram, TaskStatistics.empty(5, 20, dtype), jnp.asarray(gram, dtype)
+    )
+    found = is_informative(stats, jnp.asarray(0.1, dtype), 3.0)
+    np.testing.assert_array_equal(found, [False, False, True, True, True])
