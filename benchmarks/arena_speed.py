@@ -17,6 +17,8 @@ import numpy as np
 
 HOMES = ("sparse-grid", "gaussian-arms", "low-rank-contexts", "sparse-contexts", "gaussian-ball")
 NUM_SEEDS, REPEATS = 20, 3
+BUDGET = 5.0
+"""Seconds after which a run is not repeated."""
 
 NOTES = """\
 Methods that learn between tasks only, such as LiBO and AdaTS, pay for a step the update of one belief.
@@ -61,6 +63,8 @@ def measure(method, environment, num_seeds):
         finished = list(local_chunks(compiled, plan, range(plan.num_chunks), None, num_threads=num_threads))
         seconds.append(time.perf_counter() - begin)
         assert all(np.isfinite(arrays[0]).all() for _, arrays in finished)
+        if sum(seconds) > BUDGET:
+            break
     return compile_seconds, float(np.median(seconds))
 
 
