@@ -23,8 +23,7 @@ BUDGET = 5.0
 NOTES = """\
 Methods that learn between tasks only, such as LiBO and AdaTS, pay for a step the update of one belief.
 Methods that refresh their estimate within tasks pay for it at growing intervals or in every round, and those
-that maximise a likelihood by Adam after every task (ABLR, PACOH, ALPaCA) for its gradients. A run of the
-whole arena is mostly compilation, one program for each cell."""
+that maximise a likelihood by Adam after every task (ABLR, PACOH, ALPaCA) for its gradients."""
 
 
 def home_of(method):
