@@ -21,9 +21,9 @@ def test_cards_name_known_privileges():
 def test_a_method_does_not_run_where_a_fact_or_fresh_contexts_are_missing():
     needs_rank = Method("m", "", "", ("rank",), make)
     assert needs_rank.refusal(ENVIRONMENTS["low-rank-ball"]) is None
-    assert needs_rank.refusal(ENVIRONMENTS["sparse-grid"]) == "the environment has no rank"
+    assert needs_rank.refusal(ENVIRONMENTS["gaussian-arms"]) == "the environment has no rank"
     optional = Method("m", "", "", ("rank",), make, optional=("rank",))
-    assert optional.refusal(ENVIRONMENTS["sparse-grid"]) is None
+    assert optional.refusal(ENVIRONMENTS["gaussian-arms"]) is None
     fresh = Method("m", "", "", ("fresh_contexts",), make)
     assert fresh.refusal(ENVIRONMENTS["low-rank-contexts"]) is None
     assert fresh.refusal(ENVIRONMENTS["sparse-grid"]) == "needs fresh contexts"

@@ -182,6 +182,7 @@ def values_of_the_arena() -> dict[Any, Any]:
         arena.Schedule: arena.Schedule.sequential(2, 2),
         arena.Method: arena.METHODS["oracle"],
         arena.Environment: arena.ENVIRONMENTS["gaussian-arms"],
+        arena.ArenaResult: arena.ArenaResult((arena.METHODS["oracle"],), (), 1, 0, {}),
         estimators.TaskStatistics: estimators.TaskStatistics(squares, zeros, zeros[0], zeros[0]),
         estimators.Gaussian: gaussian,
         estimators.MeanEvidence: estimators.MeanEvidence(squares[0], zeros[0]),
