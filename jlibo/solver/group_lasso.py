@@ -17,9 +17,9 @@ The data are scaled to magnitudes near one (`jlibo.solver.units`) and the soluti
 magnitude 1e-30 or 1e30 are solved as accurately as data of magnitude 1, in float32 too.
 
 The algorithm is accelerated proximal gradient (`jlibo.solver.proximal`) on growing working sets of features
-(`jlibo.solver.working_set`). For ill-conditioned problems of one task, Newton's method
-(`jlibo.solver.newton`) takes over. Each phase is a `lane_while`: in a batch, only the unfinished batch
-elements continue.
+(`jlibo.solver.working_set`), then on all features (`jlibo.solver.all_features`), where Newton's method
+(`jlibo.solver.newton`) finishes ill-conditioned problems. Each phase is a `lane_while`: in a batch, only the
+unfinished batch elements continue.
 """
 
 from functools import partial
@@ -35,19 +35,17 @@ from jaxtyping import Array, Bool, Float, Int
 from jlibo.checks import ArrayLike, check_finite, check_fits, check_range, check_shape, fail, is_concrete
 from jlibo.front_door import front_door
 from jlibo.groups import validate_groups
+from jlibo.solver.all_features import solve_on_all
 from jlibo.solver.batching import lane_by_lane, lane_while
 from jlibo.solver.implicit import implicit_gradients
-from jlibo.solver.proximal import Iterate, Problem, advance, start
+from jlibo.solver.proximal import Problem
 from jlibo.solver.scaled_problem import ProblemData, group_norms, rounded_up, scaled_problem
 from jlibo.solver.solution import Solution as Solution
 from jlibo.solver.solution import Status as Status
 from jlibo.solver.units import largest, times_power_of_two
 from jlibo.solver.working_set import (
     Progress,
-    has_newton,
     is_crowded,
-    round_steps,
-    solve_further,
     working_set_round,
     working_set_sizes,
 )
@@ -88,7 +86,7 @@ def group_lasso(
     - `tol`: stop when the duality gap is at most `tol` times `(1/N) ||y||^2`, the objective at zero. In
       float32 rounding errors limit the relative gap to 4e-6; a smaller `tol` counts as 4e-6.
     - `max_steps`: maximum number of proximal-gradient steps, rounded up to a multiple of 10, since the gap is
-      computed every 10 steps. A Newton step, which ill-conditioned problems of one task need, counts as 10.
+      computed every 10 steps. A Newton step, which ill-conditioned problems need, counts as 10.
 
     **Returns:** a `Solution`. If the dtype cannot represent the coefficients in the caller's units, its
     status is `OUT_OF_RANGE`.
@@ -338,13 +336,19 @@ def _solve_one(ids, given: ProblemData, init, tol, max_steps):
         slopes = problem.norms(gradient)
     gap = problem.gap(coef, residual, gradient, slopes.max())
     num_steps = jnp.zeros((), jnp.int32)
-    is_nonzero = (coef != 0).any(0)
-    state = Progress(coef, residual, gradient, slopes, is_nonzero, gap, num_steps, jnp.zeros((), bool))
+    is_nonzero, no = (coef != 0).any(0), jnp.zeros((), bool)
+    state = Progress(coef, residual, gradient, slopes, is_nonzero, gap, num_steps, no, no)
     data = (problem, target_gap, max_steps)
     for size in working_set_sizes(*coef.shape):
         state = eqx.tree_at(lambda s: s.outgrown, state, is_crowded(state.is_nonzero, size))
         state = lane_while(_unfinished, partial(_round, ids=ids, size=size), state, data)
-    state = lax.cond(_uncertified(state, data), _all_features, lambda state, data: state, state, data)
+    state = lax.cond(
+        _uncertified(state, data),
+        lambda state, data: solve_on_all(state, data[0], ids, *data[1:]),
+        lambda state, data: state,
+        state,
+        data,
+    )
 
     gap, num_steps = state.gap, state.num_steps
     coef = times_power_of_two(state.coef, units.coef)
@@ -400,28 +404,6 @@ def _unfinished(state: Progress, data):
 def _round(state: Progress, data, *, ids, size):
     problem, target_gap, max_steps = data
     return working_set_round(state, problem, ids, size, target_gap, max_steps)
-
-
-def _all_features(state: Progress, data):
-    problem, target_gap, max_steps = data
-    problem = problem.with_gram()
-    at = start(problem, state.coef, state.residual, state.gradient, state.num_steps)
-    step = _newton_round if has_newton(problem) else _gradient_round
-    at = lane_while(_uncertified, step, at, (problem, target_gap, max_steps))
-    slopes, is_nonzero = problem.norms(at.gradient), (at.coef != 0).any(0)
-    return Progress(
-        at.coef, at.residual, at.gradient, slopes, is_nonzero, at.gap, at.num_steps, state.outgrown
-    )
-
-
-def _gradient_round(at: Iterate, data) -> Iterate:
-    return advance(at, data[0])
-
-
-def _newton_round(at: Iterate, data) -> Iterate:
-    problem, target_gap, max_steps = data
-    last_step = jnp.minimum(at.num_steps + round_steps(problem), max_steps)
-    return solve_further(problem, at, target_gap, last_step)
 
 
 def _solve_forward(ids, data: ProblemData, init, tol, max_steps):

@@ -20,8 +20,13 @@ The Hessian in log r is lam times `curvature + diag(r - q) / 2`, with the positi
 which is never ill-scaled, whatever the scale of a column and however small an r_j. The steps use
 `diag(|r - q|)` instead of `diag(r - q)`: it is positive definite, it bounds the steps of groups that grow and
 of those that vanish, and it disappears at the solution, so convergence stays quadratic. For groups that
-vanish this step is too short, by a half where nothing else changes, so it is doubled. If phi does not
-decrease, the step is halved. Some ten steps are enough for problems that take gradients thousands.
+vanish this step is too short, by a half where nothing else changes, so it is doubled. A small multiple of
+`diag(r + q)` is added, less after each step that lowers phi and more after each other (Levenberg and
+Marquardt): in float32, flat directions would be noise otherwise. Some ten steps are enough for problems that
+take gradients thousands.
+
+At a ridge solution the gradient of the loss is lam b / r, so the duality gap follows from r and q alone, and
+no step has to compute it from the data.
 
 The ridge matrices are inverted by elimination over all tasks at once: of rows if there are fewer rows than
 features, else of features. A LAPACK call inside a loop can deadlock when many executions run at once.
@@ -35,10 +40,13 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from jlibo.solver.proximal import CHECK_STEPS, Iterate, Problem, iterate_at
+from jlibo.solver.proximal import Problem
 
-LARGEST = 128
-"""Most features of a set on which Newton steps are taken. The cost of a step grows with their cube."""
+MOST_STEPS = 25
+"""Most Newton steps in a row for a solver that has other steps, too. Some ten are enough where they work."""
+
+DAMPING = 1e-3, 1e-6
+"""Damping of the first step, and the least one."""
 
 VANISHING = -0.5
 """Change of a log size below which a group counts as vanishing."""
@@ -49,72 +57,91 @@ SMALLEST_START = 1e-2
 
 @final
 class _Point(eqx.Module):
-    """Sizes of the groups, and what the next step needs to know at them."""
+    """Sizes of the groups, the ridge regressions at them, and what the next step needs to know."""
 
     sizes: Float[Array, " features"]
+    weighted: Float[Array, "tasks features"]
     squares: Float[Array, " features"]
     curvature: Float[Array, "features features"]
     value: Float[Array, ""]
+    gap: Float[Array, ""]
 
 
 @final
 class _State(eqx.Module):
     point: _Point
-    length: Float[Array, ""]
-    """Length of the next step, 1 for a full one."""
+    damping: Float[Array, ""]
+    """Of the next step: a quarter of the last one, or four times as much if that failed."""
+    num_steps: Int[Array, ""]
     is_stuck: Bool[Array, ""]
-    best: Iterate
 
 
 def newton_steps(
     problem: Problem,
-    start: Iterate,
+    coef: Float[Array, "tasks features"],
+    slopes: Float[Array, " features"],
+    lipschitz: Float[Array, ""],
     target_gap: Float[Array, ""],
-    last_step: Int[Array, ""],
-) -> Iterate:
-    """Return the iterate after Newton steps down to `target_gap`; `start` if they did not improve on it.
+    most_steps: int | Int[Array, ""],
+) -> tuple[Float[Array, "tasks features"], Int[Array, ""]]:
+    """Return the coefficients after Newton steps from `coef` down to `target_gap`, and their number.
 
-    A step counts as `CHECK_STEPS` steps, which is about what it costs. With `lam = 0` there are none.
+    **Arguments:**
+
+    - `problem`: the problem, with `lam > 0`.
+    - `slopes`: the norm of the gradient over each feature's group at `coef`, or near it. A group of zeros
+      starts at a size that matters only if the gradient would let it grow.
+    - `lipschitz`: bound on the curvature, for the proximal step that ends the method.
+    - `target_gap`: duality gap of the problem at which to stop.
+    - `most_steps`: maximum number of steps.
     """
-    norms = problem.norms(start.coef)
-    norms = jnp.maximum(norms, SMALLEST_START * norms.max())
+    eps = jnp.finfo(coef.dtype).eps
+    norms = problem.norms(coef)
+    grows = (norms > 0) | (slopes > problem.lam)
+    norms = jnp.maximum(norms, jnp.where(grows, SMALLEST_START, eps**2) * norms.max())
     # At this first point the step is zero, and any value is better.
-    point = _Point(norms, norms, jnp.eye(len(norms), dtype=norms.dtype), jnp.full_like(start.gap, jnp.inf))
-    state = _State(point, jnp.ones_like(start.gap), problem.lam <= 0, start)
+    infinite = jnp.full_like(target_gap, jnp.inf)
+    point = _Point(norms, coef, norms, jnp.eye(len(norms), dtype=norms.dtype), infinite, infinite)
+    state = _State(point, jnp.full_like(target_gap, DAMPING[0]), jnp.zeros((), jnp.int32), norms.max() <= 0)
     gram = problem.with_gram().gram if problem.gram is None else problem.gram
 
     def is_running(state: _State):
-        best = state.best
-        return (best.gap > target_gap) & (best.num_steps < last_step) & ~state.is_stuck
+        return (state.point.gap > target_gap) & (state.num_steps < most_steps) & ~state.is_stuck
 
-    return lax.while_loop(is_running, lambda state: _advance(state, problem, gram), state).best
+    state = lax.while_loop(is_running, lambda state: _advance(state, problem, gram), state)
+    return _without_vanishing(problem, state.point, lipschitz), state.num_steps
 
 
 def _advance(state: _State, problem: Problem, gram) -> _State:
-    eps = jnp.finfo(state.length.dtype).eps
-    old, best = state.point, state.best
-    sizes = old.sizes * jnp.exp(state.length * _step(old, problem))
+    eps = jnp.finfo(state.damping.dtype).eps
+    old = state.point
+    sizes = old.sizes * jnp.exp(_step(old, problem, state.damping))
     sizes = jnp.maximum(sizes, eps**2 * sizes.max())
-    weighted, inner = ridge(problem, gram, sizes)
+    weighted, curvature = ridge(problem, gram, sizes)
     squares = problem.groups.totals((weighted**2).sum(0))
-    coef = jnp.sqrt(sizes) * weighted
-    loss = (problem.residual(coef) ** 2).sum() / problem.num_rows
-    penalties = (squares + sizes) * problem.groups.shares(sizes.dtype)
-    value = loss + problem.lam / 2 * penalties.sum()
+    loss = (problem.residual(jnp.sqrt(sizes) * weighted) ** 2).sum() / problem.num_rows
+    shares = problem.groups.shares(sizes.dtype)
+    value = loss + problem.lam / 2 * ((squares + sizes) * shares).sum()
+    # At a ridge solution the gradient is lam / r times the coefficients, which gives the duality gap of
+    # `jlibo.solver.proximal` from sizes and squares alone.
+    scale = 1 / jnp.sqrt(jnp.maximum((squares / sizes).max(), 1))
+    excess = jnp.maximum(jnp.sqrt(sizes * squares) - scale * squares, 0)
+    gap = loss * (1 - scale) ** 2 + problem.lam * (excess * shares).sum()
     # False also if the value is not finite.
     is_lower = value <= old.value * (1 + 10 * eps)
-    new = _Point(sizes, squares, inner, value)
+    new = _Point(sizes, weighted, squares, curvature, value, gap)
     point = jax.tree.map(lambda new, old: jnp.where(is_lower, new, old), new, old)
-    length = jnp.where(is_lower, jnp.minimum(2 * state.length, 1), state.length / 2)
-    best = _better(problem, best, _without_vanishing(problem, best, coef, sizes, squares))
-    return _State(point, length, length < 1e-4, best)
+    damping = jnp.where(is_lower, jnp.maximum(state.damping / 4, DAMPING[1]), 4 * state.damping)
+    # Round-off: the value no longer falls, nor does the gap.
+    is_level = is_lower & (value >= old.value * (1 - 10 * eps)) & (gap >= old.gap)
+    return _State(point, damping, state.num_steps + 1, is_level | (damping > 100))
 
 
-def _step(point: _Point, problem: Problem) -> Float[Array, " features"]:
+def _step(point: _Point, problem: Problem, damping) -> Float[Array, " features"]:
     """Return the change of each feature's log size; that of features in one group is the same."""
     sizes, squares = point.sizes, point.squares
     unit = jnp.sqrt(sizes + squares)
-    diagonal = jnp.abs(sizes - squares) / 4 + 1e-9 * (sizes + squares)
+    diagonal = jnp.abs(sizes - squares) / 4 + damping * (sizes + squares)
     is_first = problem.groups.is_first(len(sizes))
     matrix = problem.groups.pair_totals(point.curvature) / (unit[:, None] * unit)
     matrix = jnp.where(is_first[:, None] & is_first, matrix, 0)
@@ -135,38 +162,42 @@ def ridge(problem: Problem, gram, sizes):
         unit = jnp.sqrt(2 / problem.num_rows / problem.lam)
         design = problem.scaled_design() * (root * unit)
         rows = _product("snf,slf->snl", design, design)
-        inverse = inverse_of(rows + jnp.eye(rows.shape[1], dtype=rows.dtype))
-        dual = _product("snl,sl->sn", inverse, problem.targets)
+        rows += jnp.eye(rows.shape[1], dtype=rows.dtype)
+        inverse = inverse_of(rows)
+        dual = _solution(rows, inverse, problem.targets)
         weighted = unit * _product("snf,sn->sf", design, dual)
         spread = design * weighted[:, None]
         return weighted, _product("snf,sng->fg", spread, _product("snl,slf->snf", inverse, spread))
     eye = jnp.eye(len(root), dtype=root.dtype)
-    inverse = inverse_of(gram * (root[:, None] * root / problem.lam) + eye)
+    matrices = gram * (root[:, None] * root / problem.lam) + eye
+    inverse = inverse_of(matrices)
     right = root * problem.gradient(problem.targets) / problem.lam
-    weighted = _product("sfg,sg->sf", inverse, right)
+    weighted = _solution(matrices, inverse, right)
     curvature = ((eye - inverse) * weighted[:, :, None] * weighted[:, None, :]).sum(0)
     return weighted, curvature
 
 
-def _without_vanishing(problem: Problem, best: Iterate, coef, sizes, squares) -> Iterate:
-    """Return the iterate after one proximal-gradient step from `coef`, which zeroes vanishing groups.
+def _solution(matrices, inverses, right):
+    """Return the solution of each task's linear system, given the inverse of its matrix.
+
+    The product with the inverse alone is inaccurate for ill-conditioned matrices: in float32, the duality gap
+    then stays above 1e-5. One step of iterative refinement makes the residual as small as round-off.
+    """
+    solution = _product("sfg,sg->sf", inverses, right)
+    residual = right - _product("sfg,sg->sf", matrices, solution)
+    return solution + _product("sfg,sg->sf", inverses, residual)
+
+
+def _without_vanishing(problem: Problem, point: _Point, lipschitz) -> Float[Array, "tasks features"]:
+    """Return the coefficients after one proximal-gradient step, which zeroes vanishing groups.
 
     At a ridge solution the gradient is `lam / r` times the coefficients, so the step scales each group.
     """
-    tiny = jnp.finfo(sizes.dtype).tiny
-    norms = jnp.sqrt(sizes * squares)
-    scale = 1 + problem.lam / best.lipschitz * (1 / sizes - 1 / jnp.maximum(norms, tiny))
-    coef = coef * jnp.maximum(scale, 0)
-    num_steps = best.num_steps + CHECK_STEPS
-    return iterate_at(problem, coef, best.lipschitz, best.lipschitz_bound, num_steps)
-
-
-def _better(problem: Problem, old: Iterate, new: Iterate) -> Iterate:
-    """Return `new` if its gap is smaller and its objective no higher, else `old` with the steps counted."""
-    round_off = 10 * jnp.finfo(new.coef.dtype).eps * old.objective
-    is_better = (new.gap < old.gap) & (new.objective <= old.objective + round_off)
-    counted = eqx.tree_at(lambda at: at.num_steps, old, new.num_steps)
-    return jax.tree.map(lambda new, old: jnp.where(is_better, new, old), new, counted)
+    tiny = jnp.finfo(lipschitz.dtype).tiny
+    norms = jnp.sqrt(point.sizes * point.squares)
+    inverses = 1 / jnp.maximum(point.sizes, tiny) - 1 / jnp.maximum(norms, tiny)
+    scale = 1 + problem.lam / lipschitz * inverses
+    return jnp.sqrt(point.sizes) * point.weighted * jnp.maximum(scale, 0)
 
 
 def inverse_of(matrices: Float[Array, "tasks size size"]) -> Float[Array, "tasks size size"]:

@@ -337,18 +337,29 @@ def two_steps(problem: Problem, lipschitz, coef, ahead, age):
 
 
 def advance(state: Iterate, problem: Problem) -> Iterate:
-    """Return the iterate after `CHECK_STEPS` steps, or the old one with a smaller step size if they failed.
+    """Return the iterate after `CHECK_STEPS` steps, or the old one and a smaller step size; see `checked`."""
+    coef, momentum = gradient_steps(state, problem)
+    return checked(state, problem, coef, momentum, CHECK_STEPS)
 
-    Steps that are too long for the curvature raise the objective. They are undone, and the step size is
-    halved. Steps that overflow are undone whatever their size.
-    """
+
+def gradient_steps(state: Iterate, problem: Problem) -> tuple[Array, tuple[Array, Array]]:
+    """Return the coefficients after `CHECK_STEPS` steps, and the momentum: (ahead, age)."""
     coef, *momentum = lax.fori_loop(
         0,
         CHECK_STEPS // 2,
         lambda _, at: two_steps(problem, state.lipschitz, *at),
         (state.coef, state.ahead, state.age),
     )
-    bound, num_steps = state.lipschitz_bound, state.num_steps + CHECK_STEPS
+    return coef, (momentum[0], momentum[1])
+
+
+def checked(state: Iterate, problem: Problem, coef, momentum, num_steps) -> Iterate:
+    """Return the iterate at `coef` after `num_steps` more steps, or the old one with a smaller step size.
+
+    Steps that are too long for the curvature raise the objective. They are undone, and the step size is
+    halved. Steps that overflow are undone whatever their size.
+    """
+    bound, num_steps = state.lipschitz_bound, state.num_steps + num_steps
     new = iterate_at(problem, coef, state.lipschitz, bound, num_steps, momentum=momentum)
     round_off = 10 * jnp.finfo(coef.dtype).eps * state.objective
     at_bound = (state.lipschitz >= bound) & jnp.isfinite(new.objective)

@@ -89,7 +89,12 @@ def _design_unit(problem: Problem) -> tuple[Int[Array, ""], Float[Array, "tasks 
         size = exponent_near(problem.design)
         unit = halves(-size, problem.design.dtype)
         scaled = Problem(problem.design, problem.targets, problem.lam, problem.num_rows, problem.groups, unit)
-        return size, scaled.gradient(problem.targets)
+        gradient = scaled.gradient(problem.targets)
+        # The unit that the same data would have at another magnitude, unless the gradient is far smaller than
+        # the entries: roots of odd powers of two are rounded, so other units give other last bits.
+        rest = exponent_near(gradient)
+        rest = jnp.where(jnp.abs(rest) < half_range // 2, rest, 0)
+        return size + rest, times_power_of_two(gradient, -rest)
 
     return lax.cond(is_accurate, lambda: (exponent, times_power_of_two(gradient, -exponent)), from_entries)
 

@@ -22,15 +22,17 @@ def near_one(values: Float[Array, "..."]) -> tuple[Float[Array, "..."], Float[Ar
     The power is 1 if all values are zero. It and its inverse are normal numbers, and constants under
     differentiation.
     """
-    power = _power_near(values)
-    return values * _rounded_to_power(1 / power), power
+    exponent = exponent_near(values)
+    one_over, power = _powers(jnp.stack([-exponent, exponent]), values.dtype)
+    return values * one_over, power
 
 
 def exponent_near(values: Float[Array, "..."]) -> Int[Array, ""]:
     """Return the exponent of the power of two nearest to the largest magnitude; 0 for all zeros or a NaN."""
-    exponent = jnp.round(jnp.log2(_power_near(values)))
-    # Casting a number that is not finite to an integer gives different results on different platforms.
-    return jnp.where(jnp.isfinite(exponent), exponent, 0).astype(jnp.int32)
+    size = largest(values)
+    field = lax.bitcast_convert_type(nearest_power(size), _integer(size.dtype)) >> jnp.finfo(size.dtype).nmant
+    exponent = field.astype(jnp.int32) - _bias(size.dtype)
+    return jnp.where((size == 0) | jnp.isnan(size), 0, exponent)
 
 
 def times_power_of_two(values: Float[Array, "..."], exponent: Int[Array, ""]) -> Float[Array, "..."]:
@@ -40,17 +42,14 @@ def times_power_of_two(values: Float[Array, "..."], exponent: Int[Array, ""]) ->
     between the input and the result, so it overflows or underflows only if the result does.
     """
     part = exponent // 4
-    power, last = (
-        _rounded_to_power(jnp.exp2(share.astype(values.dtype))) for share in (part, exponent - 3 * part)
-    )
+    power, last = _powers(jnp.stack([part, exponent - 3 * part]), values.dtype)
     return values * power * power * power * last
 
 
 def halves(exponent: Int[Array, ""], dtype: Any) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """Return two powers of two with the product `2**exponent`, each about its square root."""
     half = exponent // 2
-    one, other = (_rounded_to_power(jnp.exp2(share.astype(dtype))) for share in (half, exponent - half))
-    return one, other
+    return _powers(jnp.stack([half, exponent - half]), dtype)
 
 
 def nearest_power(value: Float[Array, ""]) -> Float[Array, ""]:
@@ -67,19 +66,26 @@ def largest(values: Float[Array, "..."]) -> Float[Array, ""]:
     return jnp.abs(lax.stop_gradient(values)).max(tuple(range(values.ndim - 1))).max()
 
 
-def _power_near(values):
-    size = largest(values)
-    return lax.optimization_barrier(jnp.where(size == 0, 1, nearest_power(size)))
-
-
-def _rounded_to_power(value):
-    """Return the nearest power of two behind an optimisation barrier.
+def _powers(exponents: Int[Array, "2"], dtype: Any) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """Return two powers of two, made of bits: 0 and infinity outside of the range of the dtype.
 
     Without the barrier XLA multiplies constants with each other first, whether or not that overflows, and
     recomputes the power for every entry that it multiplies.
     """
-    bits = jnp.finfo(value.dtype).nexp
-    return lax.optimization_barrier(lax.reduce_precision(value, exponent_bits=bits, mantissa_bits=0))
+    bias = _bias(dtype)
+    field = jnp.clip(exponents + bias, 0, 2 * bias + 1).astype(_integer(dtype))
+    powers = lax.bitcast_convert_type(field << jnp.finfo(dtype).nmant, dtype)
+    one, other = lax.optimization_barrier(powers)
+    return one, other
+
+
+def _bias(dtype: Any) -> int:
+    return jnp.finfo(dtype).maxexp - 1
+
+
+def _integer(dtype: Any) -> Any:
+    """Return the integers of the same size."""
+    return jnp.dtype(f"int{jnp.finfo(dtype).bits}")
 
 
 @final

@@ -1,8 +1,7 @@
-"""Growing working sets of features, on which the group lasso is solved.
+"""Growing working sets of features, on which proximal gradient solves the group lasso.
 
-On each set, proximal gradient takes steps. A problem of one task that it has not solved after
-`GRADIENT_STEPS` is ill-conditioned; Newton's method (`jlibo.solver.newton`) takes over. With many tasks a
-Newton step costs as much as a hundred gradient steps, and gradients are faster.
+A problem that takes many steps on a set is ill-conditioned. Unless its support or its number of features is
+large, it goes on to the last phase (`jlibo.solver.all_features`), where Newton's method finishes it.
 """
 
 from typing import final
@@ -13,11 +12,26 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from jlibo.solver.newton import LARGEST, newton_steps
-from jlibo.solver.proximal import Iterate, Pairs, Problem, Singletons, advance, start
+from jlibo.solver.proximal import Pairs, Problem, Singletons, advance, start
 
-GRADIENT_STEPS = 300
-"""Most proximal-gradient steps of a round before Newton steps. They cost about as much as these do."""
+LARGEST = 128
+"""Most features of a problem of one task that is solved without working sets, and of one of many tasks that
+leaves them because it is ill-conditioned."""
+
+NEWTON_SIZE = 24
+"""Number of features on which Newton steps are taken. The cost of a step grows with its cube."""
+
+NEWTON_SIZE_FEW_ROWS = 48
+"""The same for tasks with at most `NEWTON_SIZE` rows: rows are eliminated then, and not features."""
+
+NEWTON_SIZE_ONE_TASK = 32
+"""The same for a single task, whose step costs hardly more than the system of the groups."""
+
+SLOW_STEPS = 200
+"""Proximal-gradient steps on working sets after which a problem counts as ill-conditioned."""
+
+SMALL = 0.01
+"""A group counts as large if its norm is at least this part of the largest."""
 
 ROUND_STEPS = 100
 """Maximum number of steps on a working set before the full gradient is computed again."""
@@ -41,6 +55,9 @@ class Progress(eqx.Module):
     gap: Float[Array, ""]
     num_steps: Int[Array, ""]
     outgrown: Bool[Array, ""]
+    """Whether the problem leaves the working sets of this size."""
+    is_slow: Bool[Array, ""]
+    """Whether the problem is ill-conditioned, so that Newton's method is due."""
 
 
 def is_crowded(is_nonzero: Bool[Array, " features"], size: int) -> Bool[Array, ""]:
@@ -64,25 +81,19 @@ def working_set_round(
     steepness = state.slopes.astype(jnp.float32)
     rank = jnp.where(in_use, jnp.finfo(jnp.float32).max, steepness)
     _, chosen = lax.top_k(jnp.where(state.is_nonzero, jnp.inf, rank), size)
-
-    def take(array):
-        return array.at[..., chosen].get(mode="promise_in_bounds")
-
-    if isinstance(problem.groups, Singletons):
-        groups = problem.groups
-    else:
-        chosen_ids = jnp.asarray(np.asarray(ids))[chosen]
-        groups = Pairs(chosen_ids[:, None] == chosen_ids[None, :])
-    design = take(problem.design)
-    if problem.unit is not None:
-        design = design * problem.unit[0] * problem.unit[1]
-    small = Problem(design, problem.targets, problem.lam, problem.num_rows, groups).with_gram()
+    small = restricted(problem, ids, chosen)
     decrease = (size / num_features) ** ROUND_POWER
     small_target = jnp.maximum(decrease * state.gap, target_gap / 2)
-    last_step = jnp.minimum(state.num_steps + round_steps(small), max_steps)
+    last_step = jnp.minimum(state.num_steps + ROUND_STEPS, max_steps)
 
-    inner = start(small, take(state.coef), state.residual, take(state.gradient), state.num_steps)
-    inner = solve_further(small, inner, small_target, last_step)
+    inner = start(
+        small, take(state.coef, chosen), state.residual, take(state.gradient, chosen), state.num_steps
+    )
+    inner = lax.while_loop(
+        lambda at: (at.gap > small_target) & (at.num_steps < last_step),
+        lambda at: advance(at, small),
+        inner,
+    )
     gradient = problem.gradient(inner.residual)
     slopes = problem.norms(gradient)
     is_nonzero = (
@@ -90,28 +101,50 @@ def working_set_round(
         .at[chosen]
         .set((inner.coef != 0).any(0), unique_indices=True, mode="promise_in_bounds")
     )
+    # Steps on all features of many tasks cost more than Newton's method saves if there are many features.
+    is_slow = (inner.num_steps >= SLOW_STEPS) & (num_features <= LARGEST or len(state.coef) == 1)
+    is_slow &= has_few_large(small.norms(inner.coef), newton_size(*problem.design.shape))
     return Progress(
         coef=state.coef.at[:, chosen].set(inner.coef, unique_indices=True, mode="promise_in_bounds"),
         residual=inner.residual,
         gradient=gradient,
         slopes=slopes,
         is_nonzero=is_nonzero,
-        gap=small.gap(inner.coef, inner.residual, take(gradient), slopes.max()),
+        gap=small.gap(inner.coef, inner.residual, take(gradient, chosen), slopes.max()),
         num_steps=inner.num_steps,
         # No step was taken: the remaining gap comes from features outside the set, so a larger set is needed.
-        outgrown=is_crowded(is_nonzero, size) | (inner.num_steps == state.num_steps),
+        outgrown=is_crowded(is_nonzero, size) | (inner.num_steps == state.num_steps) | is_slow,
+        is_slow=is_slow,
     )
 
 
-def has_newton(problem: Problem) -> bool:
-    """Return whether Newton steps are worth their cost: with one task, and not too many features."""
-    num_tasks, _, num_features = problem.design.shape
-    return num_tasks == 1 and num_features <= LARGEST
+def take(array: Array, chosen: Int[Array, " set"]) -> Array:
+    """Return the entries of the chosen features."""
+    return array.at[..., chosen].get(mode="promise_in_bounds")
 
 
-def round_steps(problem: Problem) -> int:
-    """Return the largest number of steps of a round, in which a Newton step counts as several."""
-    return 2 * GRADIENT_STEPS if has_newton(problem) else ROUND_STEPS
+def restricted(problem: Problem, ids: tuple[int, ...] | None, chosen: Int[Array, " set"]) -> Problem:
+    """Return the problem of the chosen features alone, with Gram matrices if they are worth their cost."""
+    if isinstance(problem.groups, Singletons):
+        groups = problem.groups
+    else:
+        chosen_ids = jnp.asarray(np.asarray(ids))[chosen]
+        groups = Pairs(chosen_ids[:, None] == chosen_ids[None, :])
+    design = take(problem.design, chosen)
+    if problem.unit is not None:
+        design = design * problem.unit[0] * problem.unit[1]
+    return Problem(design, problem.targets, problem.lam, problem.num_rows, groups).with_gram()
+
+
+def newton_size(num_tasks: int, num_rows: int, num_features: int) -> int:
+    """Return the number of features on which Newton steps are taken."""
+    several = NEWTON_SIZE_FEW_ROWS if num_rows <= NEWTON_SIZE else NEWTON_SIZE
+    return min(num_features, NEWTON_SIZE_ONE_TASK if num_tasks == 1 else several)
+
+
+def has_few_large(norms: Float[Array, " features"], size: int) -> Bool[Array, ""]:
+    """Return whether at most `size` features are in groups that count as large."""
+    return (norms > SMALL * norms.max()).sum() <= size
 
 
 def working_set_sizes(num_tasks: int, num_features: int) -> tuple[int, ...]:
@@ -124,23 +157,3 @@ def working_set_sizes(num_tasks: int, num_features: int) -> tuple[int, ...]:
         sizes.append(size)
         size *= 4
     return tuple(sizes)
-
-
-def solve_further(problem: Problem, at: Iterate, target_gap, last_step) -> Iterate:
-    """Return the iterate after steps down to `target_gap`, or up to the step with number `last_step`."""
-    newton = has_newton(problem)
-    first = jnp.minimum(at.num_steps + GRADIENT_STEPS, last_step) if newton else last_step
-    at = lax.while_loop(
-        lambda at: (at.gap > target_gap) & (at.num_steps < first),
-        lambda at: advance(at, problem),
-        at,
-    )
-    if not newton:
-        return at
-    # Without the condition, what Newton's method computes once would be computed for nothing in most calls.
-    return lax.cond(
-        (at.gap > target_gap) & (at.num_steps < last_step) & (problem.lam > 0),
-        lambda at: newton_steps(problem, at, target_gap, last_step),
-        lambda at: at,
-        at,
-    )

@@ -76,7 +76,7 @@ def test_batch_with_one_hard_problem_equals_single_solves(fn):
     together = jax.jit(jax.vmap(partial(fn, groups=batch.groups)))(*batch[:3], lams)
     alone = [solve(problem, lam, tol=TOL) for problem, lam in zip(problems, lams, strict=True)]
     steps = np.array([int(solution.num_steps) for solution in alone])
-    assert steps[40] > 10 * np.median(steps)
+    assert steps[40] > 3 * np.median(steps) and steps[40] == steps.max()
     assert (together.status == Status.CONVERGED).all()
     np.testing.assert_array_equal(together.num_steps, steps)
     np.testing.assert_allclose(together.coef, [solution.coef for solution in alone], atol=1e-11)

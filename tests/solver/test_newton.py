@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jlibo import Status, group_lasso, lambda_max
-from jlibo.solver import newton, working_set
+from jlibo.solver import all_features, working_set
 from jlibo.solver.newton import inverse_of, newton_steps, ridge
 from jlibo.solver.proximal import Pairs, Problem, Singletons, advance, gram_of, start
 from tests import reference
@@ -102,23 +102,39 @@ def test_newton_steps_reach_the_optimum_of_the_reference(num_tasks, num_rows, gr
     lam = 0.1 * float(lambda_max(design, targets, groups=groups))
     problem = as_problem(design, targets, lam, groups)
     at_zero = float((targets**2).mean())
-    before = begin(problem, 1)
-    at = newton_steps(problem, before, jnp.asarray(1e-11 * at_zero), jnp.asarray(1_000))
-    assert at.gap <= 1e-11 * at_zero and 10 < at.num_steps < 400
+    target = jnp.asarray(1e-11 * at_zero)
+    coef, num_steps = from_iterate(problem, begin(problem, 1), target, 50)
+    assert 1 < num_steps < 40
+    assert reference.group_lasso_gap(design, targets, lam, groups, None, np.asarray(coef)) <= 2 * target
     best, _ = reference.group_lasso_solve(design, targets, lam, groups, None, tol=1e-10)
-    objective = reference.group_lasso_objective(design, targets, lam, groups, None, np.asarray(at.coef))
+    objective = reference.group_lasso_objective(design, targets, lam, groups, None, np.asarray(coef))
     np.testing.assert_allclose(
         objective, reference.group_lasso_objective(design, targets, lam, groups, None, best), rtol=1e-9
     )
 
 
-def test_newton_steps_stop_at_the_limit_and_never_end_worse():
+def from_iterate(problem, at, target_gap, most_steps):
+    slopes = problem.norms(at.gradient)
+    return newton_steps(problem, at.coef, slopes, at.lipschitz, jnp.asarray(target_gap), most_steps)
+
+
+def test_newton_steps_stop_at_the_limit_and_lower_the_objective():
     design, targets = legendre(40, 20)
     problem = as_problem(design, targets, 1e-3 * float(lambda_max(design, targets)))
     before = begin(problem, 2)
-    at = newton_steps(problem, before, jnp.zeros(()), jnp.asarray(50))
-    assert at.num_steps == 50
-    assert at.gap <= before.gap and at.objective <= before.objective
+    coef, num_steps = from_iterate(problem, before, 0.0, 5)
+    assert num_steps == 5
+    assert problem.objective(coef, problem.residual(coef)) < before.objective
+
+
+def test_newton_steps_stop_at_round_off_and_at_zero():
+    design, targets = legendre(40, 20)
+    problem = as_problem(design, targets, 1e-2 * float(lambda_max(design, targets)))
+    _, num_steps = from_iterate(problem, begin(problem, 2), 0.0, 1_000)
+    assert num_steps < 200
+    at_zero = begin(problem, 0)
+    coef, num_steps = from_iterate(problem, at_zero, 0.0, 1_000)
+    assert num_steps == 0 and not coef.any()
 
 
 @pytest.mark.parametrize("dtype, tol", [(np.float32, 1e-6), (np.float64, 1e-6), (np.float64, 1e-9)])
@@ -136,12 +152,57 @@ def test_ill_conditioned_problems_of_one_task_converge(dtype, tol, num_rows, num
     assert gap <= max(2 * tol, 1e-5 if dtype == np.float32 else 0) * at_zero
 
 
-def test_newton_is_for_one_task_and_few_features():
-    for shape, expected in [((1, 3, 128), True), ((1, 3, 129), False), ((2, 3, 4), False)]:
-        problem = as_problem(np.zeros(shape), np.zeros(shape[:2]), 1.0)
-        assert working_set.has_newton(problem) is expected
-    assert working_set.working_set_sizes(1, newton.LARGEST) == ()
-    assert all(size <= newton.LARGEST for size in working_set.working_set_sizes(1, 1_000))
+def many(num_tasks, num_rows, num_features, seed=0):
+    """Tasks with Legendre features of points at one end and a shared support of five."""
+    rng = np.random.default_rng(seed)
+    support = rng.permutation(num_features)[:5]
+    design, targets = [], []
+    for task in range(num_tasks):
+        rows, _ = legendre(num_rows, num_features, seed=seed + task)
+        design.append(rows[0])
+        targets.append(rows[0][:, support] @ rng.uniform(0.5, 2, 5) + 0.1 * rng.standard_normal(num_rows))
+    return np.stack(design), np.stack(targets)
+
+
+@pytest.mark.parametrize("dtype, tol", [(np.float32, 1e-6), (np.float64, 1e-6), (np.float64, 1e-10)])
+@pytest.mark.parametrize("shape, groups", [((8, 12, 50), 1), ((6, 60, 50), 1), ((5, 16, 60), 3)])
+def test_ill_conditioned_problems_of_many_tasks_converge(dtype, tol, shape, groups):
+    """With proximal gradient alone they need several times as many steps, or reach the limit."""
+    design, targets = (array.astype(dtype) for array in many(*shape))
+    ids = None if groups == 1 else np.arange(shape[2]) // groups
+    lam = dtype(1e-2 * lambda_max(design, targets, groups=ids))
+    solution = group_lasso(design, targets, lam, groups=ids, tol=tol, max_steps=3_000)
+    assert solution.status == Status.CONVERGED
+    double = [np.asarray(array, float) for array in (design, targets, lam, solution.coef)]
+    gap = reference.group_lasso_gap(*double[:3], ids, None, double[3])
+    assert gap <= max(2 * tol, 1e-5 if dtype == np.float32 else 0) * (double[1] ** 2).mean()
+
+
+def test_newton_takes_over_on_part_of_the_features(monkeypatch):
+    """The same optimum with and without Newton's method, in far fewer steps with it."""
+    design, targets = many(6, 60, 50)
+    lam = 1e-2 * float(lambda_max(design, targets))
+    assert working_set.newton_size(*design.shape) < 50
+    solution = group_lasso(design, targets, lam, tol=1e-9)
+    never = working_set.SLOW_STEPS * 10**6
+    monkeypatch.setattr(all_features, "FIRST_WAIT", never)
+    monkeypatch.setattr(working_set, "SLOW_STEPS", never)
+    jax.clear_caches()
+    plain = group_lasso(design, targets, lam, tol=1e-9, max_steps=200_000)
+    monkeypatch.undo()
+    jax.clear_caches()
+    assert solution.status == plain.status == Status.CONVERGED
+    assert plain.num_steps > 3 * solution.num_steps
+    np.testing.assert_allclose(solution.coef, plain.coef, atol=1e-3)
+
+
+def test_sizes_of_sets():
+    assert working_set.newton_size(1, 100, 128) == working_set.NEWTON_SIZE_ONE_TASK
+    assert working_set.newton_size(2, 100, 128) == working_set.NEWTON_SIZE
+    assert working_set.newton_size(2, 5, 128) == working_set.NEWTON_SIZE_FEW_ROWS
+    assert working_set.newton_size(2, 5, 7) == 7
+    assert working_set.working_set_sizes(1, working_set.LARGEST) == ()
+    assert all(size <= working_set.LARGEST for size in working_set.working_set_sizes(1, 1_000))
 
 
 def test_one_task_with_more_features_than_newton_takes_equals_the_reference():
