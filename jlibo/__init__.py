@@ -7,10 +7,13 @@ from jlibo import startup as _startup  # noqa: F401  (first: all other imports t
 # isort: split
 import logging as _logging
 
-from jlibo import federated as federated
-from jlibo import privacy as privacy
-from jlibo import sweeps as sweeps
-from jlibo import tune as tune
+from jlibo.programs.collector import collector_paused as _collector_paused
+
+with _collector_paused():  # these import nearly everything else, jax included
+    from jlibo import federated as federated
+    from jlibo import privacy as privacy
+    from jlibo import sweeps as sweeps
+    from jlibo import tune as tune
 from jlibo.belief import posterior as posterior
 from jlibo.belief.posterior import Belief as Belief
 from jlibo.belief.posterior import Posterior as Posterior

@@ -1,8 +1,13 @@
-"""Handling of Ctrl-C while the command line is importing: print one line and exit with code 130.
+"""What the command line needs while it is importing; the package imports this module first.
 
-The package imports this module first. In a process that is not the command line it changes nothing.
+Ctrl-C prints one line and exits with code 130. And Python's garbage collector is paused: imports make half a
+million objects that live as long as the process, and it visits all of them several times, at the end of the
+process too. After the imports they are frozen, so that it never does. Both together take 0.4 seconds.
+
+In a process that is not the command line this module changes nothing.
 """
 
+import gc
 import os
 import signal
 import sys
@@ -33,14 +38,26 @@ def _stop(*_) -> None:
 
 
 def imported() -> None:
-    """Restore the default handler after the imports: Ctrl-C raises `KeyboardInterrupt` again."""
+    """After the imports, restore the default handler of Ctrl-C and start the garbage collector again."""
+    if _IS_COMMAND_LINE:
+        gc.freeze()
+        gc.enable()
     if signal.getsignal(signal.SIGINT) is _stop:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def finished() -> None:
+    """At the end of a command, free no object that the end of the process frees anyway."""
+    if _IS_COMMAND_LINE:
+        gc.freeze()
+
+
+_IS_COMMAND_LINE = _is_command_line()
+if _IS_COMMAND_LINE:
+    gc.disable()
 if (
     threading.current_thread() is threading.main_thread()
     and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    and _is_command_line()
+    and _IS_COMMAND_LINE
 ):
     signal.signal(signal.SIGINT, _stop)

@@ -332,9 +332,21 @@ def _combination(running: RunningBelief, units: Units) -> Float[Array, " columns
     )
 
 
-def with_features(running: RunningBelief, features: Float[Array, "points features"] | None) -> RunningBelief:
-    """Set the candidates' features. None removes them from a loop's carry, so that all seeds share them."""
-    return eqx.tree_at(lambda c: c.belief.features, running, features, is_leaf=lambda leaf: leaf is None)
+def with_features(
+    running: RunningBelief,
+    features: Float[Array, "points features"] | None,
+    columns: Float[Array, "features points"] | None = None,
+) -> RunningBelief:
+    """Set the candidates' features. None removes them from a loop's carry, so that all seeds share them.
+
+    `columns` is `features.T`, made outside of the loop; see `Belief`.
+    """
+    return eqx.tree_at(
+        lambda c: (c.belief.features, c.belief.columns),
+        running,
+        (features, columns),
+        is_leaf=lambda leaf: leaf is None,
+    )
 
 
 def first_column(values: Array, num_columns: int) -> Array:

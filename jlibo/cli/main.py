@@ -15,7 +15,7 @@ from jlibo.cli.failures import UsageError as UsageError
 from jlibo.cli.failures import run_safely
 from jlibo.federated import BallotFileError
 from jlibo.printable import printable
-from jlibo.startup import imported
+from jlibo.startup import finished, imported
 from jlibo.tune.memory.memory import MemoryFileError
 from jlibo.version import __version__
 
@@ -43,7 +43,9 @@ def main(arguments: list[str] | None = None) -> int:
             return 0
         return options.run(options)
 
-    return run_safely(run, known=USAGE_ERRORS, debug="--debug" in words)
+    code = run_safely(run, known=USAGE_ERRORS, debug="--debug" in words)
+    finished()
+    return code
 
 
 @final

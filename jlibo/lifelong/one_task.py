@@ -183,6 +183,7 @@ def run_task(
     """
     values, best_value = draws.task.values, draws.task.best_value
     features = jnp.asarray(features)
+    columns = features.T
     horizon = draws.noise.shape[0]
     state = running.start(prior, features, policy.noise_std, scaling.num_columns)
     playable = draws.task.available
@@ -191,7 +192,7 @@ def run_task(
 
     def play(carry, step):
         # The candidates' features are not part of the carry, so that all seeds share them.
-        state, moments, left = with_features(carry[0], features), carry[1], carry[2]
+        state, moments, left = with_features(carry[0], features, columns), carry[1], carry[2]
         is_forced, explore, noise, key = step
         belief = running.in_units(state, scaling.units(scale_state, moments, state))
         chosen = choose(policy, belief, available=left, key=key)

@@ -39,7 +39,7 @@ LEVELS: tuple[Options, ...] = (
         **_WHOLE_KERNELS,
     },
     {_LEVEL: "1", "xla_cpu_use_fusion_emitters": False, **_WHOLE_KERNELS},
-    {_LEVEL: "2", **_WHOLE_KERNELS},
+    {_LEVEL: "2", "xla_cpu_prefer_vector_width": 512, **_WHOLE_KERNELS},
 )
 
 

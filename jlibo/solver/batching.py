@@ -8,7 +8,8 @@ element):
   a smaller batch and continue there. This repeats with smaller and smaller batches. It is meant for
   accelerators, which need the batch.
 - `lane_by_lane`: on a CPU, whose caches hold one problem but not 256, the elements run one after another,
-  each for exactly the iterations it needs. On other platforms they run as a batch.
+  each for exactly the iterations it needs. On other platforms they run as a batch. A program that a process
+  with CPUs alone lowers for another platform runs them one after another there, too.
 - `lane_cond`: a rare branch is computed only in calls in which some element takes it.
 
 All three first merge nested `vmap`s into one batch, so a sweep of seeds times hyper-parameters is one batch.
@@ -102,6 +103,9 @@ def lane_by_lane(fn: Callable) -> Callable:
             in_axes = jax.tree.map(lambda flag: 0 if flag else None, axes)
             return jax.vmap(fn, in_axes=in_axes, axis_size=num_lanes)(*args)
 
+        if jax.default_backend() == "cpu":
+            # Tracing the batch, too, would take half as long again as all the rest of an experiment.
+            return one_by_one(axes, *args)
         return lax.platform_dependent(*args, cpu=lambda *args: one_by_one(axes, *args), default=as_batch)
 
     return _with_batch_rule(fn, batched_fn)

@@ -23,14 +23,14 @@ from jlibo.sweeps.program import Program
 
 LANE = "lane"
 LEVEL = 2
-"""How much the compiler optimises; see `jlibo.programs.options`."""
+"""How much the compiler optimises, by default; see `jlibo.programs.options`."""
 
 
 @final
 class CompiledChunks:
     """The compiled program, which runs one chunk on each of `devices` at the same time."""
 
-    def __init__(self, program: Program, chunk: int, devices: Sequence[Any], key: Any):
+    def __init__(self, program: Program, chunk: int, devices: Sequence[Any], key: Any, *, level: int = LEVEL):
         self.program, self.chunk, self.devices = program, chunk, tuple(devices)
         self._key_data = np.asarray(jax.random.key_data(key))
         self._arguments = program.arguments(chunk * len(self.devices))
@@ -47,7 +47,7 @@ class CompiledChunks:
             jitted = jax.jit(sharded, in_shardings=tuple(NamedSharding(mesh, spec) for spec in specs))
         with collector_paused():
             lowered = jitted.lower(*self._arguments)
-        self._compiled: Any = options.compiled(lowered, LEVEL, self.devices[0].platform)
+        self._compiled: Any = options.compiled(lowered, level, self.devices[0].platform)
 
     def bytes_per_device(self) -> int | None:
         """Return the bytes that the program needs on one device, or None if the compiler does not say."""
