@@ -34,21 +34,20 @@ either); `jlibo reproduce` draws them as PNG and PDF. With a filled cache, traci
 package `flatbuffers` is installed, which jax needs to serialise a traced program; the table states whether
 it was.
 
-The shares of a step and the gain from batches of seeds were measured in processor time while other work ran
-on the machine, so they are rough. Shares of a step before the optimisation: 27 % in `argmax`, 27 % in the
-update of the means, 15 % in the product with the candidates' features, 14 % in the update of the variances,
-12 % in that of the factor. Changes: the result of the product has the layout of means and variances,
-[lanes, candidates] (with the transposed layout, later kernels read across rows), and `argmax` is two plain
-reductions, which vectorise. Together this reduced the time of the loop by 30 %. Keys, environments and
-initial states are computed inside of the programs; outside, each small operation was compiled separately, 3
-s in all. The traced program is stored beside jax's compilation cache, and optax is imported only for
-optimisation over a box. Batches of seeds run in threads, one per core. Compared with one thread this gained
-only a tenth on the busy machine; the rows "warm" and "warm, one thread" show the gain here.
+The shares of a step and the gain from batches of seeds were measured in processor time while other work
+ran on the machine, so they are rough. Shares of a step before the optimisation: 27 % in `argmax`, 27 % in
+the update of the means, 15 % in the product with the candidates' features, 14 % in the update of the
+variances, 12 % in that of the factor. Changes: the result of the product has the layout of means and
+variances, [lanes, candidates] (with the transposed layout, later kernels read across rows), and `argmax`
+is two plain reductions, which vectorise. Together this reduced the time of the loop by 30 %. Keys,
+environments and initial states are computed inside of the programs; outside, each small operation was
+compiled separately, 3 s in all. The traced program is stored beside jax's compilation cache, and optax is
+imported only for optimisation over a box. Batches of seeds run in threads, one per core. Compared with
+one thread this gained only a tenth on the busy machine; the rows "warm" and "warm, one thread" show the
+gain here.
 
-A fresh process with an empty cache spends nearly all its time in compilation. LLVM's second optimisation
-level instead of the third reduced it by a seventh, and the run is no slower. With a filled cache half of the
-time is the import (jax alone 0.4 to 0.5 s), and most of the rest is LLVM's loading of the program (0.3 s) and
-the run.
+A fresh process with an empty cache spends nearly all its time in compilation, one with a filled cache
+half of it in the import (jax alone 0.45 s) and a fifth in LLVM's loading of the program (0.3 s).
 
 Then three of XLA's passes were found to cost more than they give here, by the times of single kernels
 (`jax.profiler.trace`) and of passes (XLA's log). They are left out (`jlibo.programs.options`). The pass
@@ -57,26 +56,40 @@ batch of its own: 10 % of the run. `tree_reduction_rewriter` makes each sum and 
 windows, which hides it from fusion. And YNNPACK, to which XLA leaves maxima, copied the maximum to every
 point. Without the three a step of 40 lanes takes 54 us instead of 95, the run two thirds (0.35 -> 0.24 s,
 measured in short calls with other work stopped), and tracing and compilation 9.1 instead of 12.9 s of
-processor time. Results move in their last bits, because sums are added in another order, so a run may take
-another action now and then: the mean regrets of 20 seeds move by less than 0.01 %, and the group lassos take
-the same numbers of steps. In float64 all actions are those of both NumPy versions.
+processor time. Results move in their last bits, because sums are added in another order, so a run may
+take another action now and then: the mean regrets of 20 seeds move by less than 0.01 %, and the group
+lassos take the same numbers of steps. In float64 all actions are those of both NumPy versions.
 
-Before the change, in a fresh process with an empty cache: the compiler makes 578 kernels. About 280 of them
-belong to the two group lassos, 76 to the random draws, and 38 are small matrix products; the rest are the
-loop, selections and copies. XLA's own passes take 0.7 s on one core. Then one thread writes the kernels (3 to
-4 s) while others compile what is written. Each fused kernel of XLA's newer emitter has an MLIR context of its
-own; MLIR takes a tenth of all processor time, and malloc a sixth. Before that, 2.6 s of processor time are
-tracing: one lane (0.6), the batch and its StableHLO (1.4), the stored form and lowering that (0.5). Python's
-garbage collector was a sixth of it and is paused now.
+Next, kernel by kernel: the product with the rows of the candidates' features took 31 of 57 us, since its
+library packs the rows at every call. With their columns, transposed once a task, it takes 18, and with
+vectors of 512 bits the rest takes a tenth less: 46 us a step.
+
+In a fresh process with an empty cache: the compiler makes some 670 kernels. More than half belong to the
+two group lassos (3.3 of 5.4 s of compilation and 1.0 of 1.5 s of tracing go without them), 38 to the
+random draws (0.4 s and nothing), and the rest to the loop, selections and copies. XLA's newer code
+generator takes twice as long for a kernel as the older one, whose kernels are as fast, except updates in
+place, which it does not vectorise: 89 us a step. For a run of up to 300,000 steps this costs less than
+the compiler saves (compilation 8.4 -> 4.8 s, run 0.20 -> 0.29 s, both with the newer solver), so
+`run_experiment` and the command use the older one there (level 1 of `jlibo.programs.options`); the rows
+"warm" and larger runs use the newer one. The solver's form for accelerators is no longer traced on a CPU
+(tracing 2.0 -> 1.4 s). Python's garbage collector pauses during tracing and import, and the command, not
+the library, frees nothing at its end: it starts and ends 0.4 s sooner.
 
 Without benefit: level 0 (half the compilation, but three times the run); XLA's older emitters of fused
-kernels (a third less compilation; the three updates in place are then not vectorised, since the compiler does
-not know that input and output are the same array: 53 us of a step, and 10 with the newer ones); level 1;
-without LLVM's expensive passes; two parts in which LLVM compiles; the scheduler for concurrency switched off;
-no YNNPACK for products (a third more run time), or YNNPACK for elementwise chains (twice the time of a step);
-group lassos of few features without working sets (a tenth less compilation, 1.6 times the run); compiling in
-more, smaller parts (no change); batches of 5 seeds instead of 10 (a tenth slower); a blocked `argmax`, a
-strided one (the best with tree reductions, not without), `jnp.argmax` (four times the time of a step)."""
+kernels (a third less compilation; the three updates in place are then not vectorised, since the compiler
+does not know that input and output are the same array: 53 us of a step, and 10 with the newer ones);
+level 1; without LLVM's expensive passes; two parts in which LLVM compiles; the scheduler for concurrency
+switched off; no YNNPACK for products (a third more run time), or YNNPACK for elementwise chains (twice
+the time of a step); group lassos of few features without working sets (a tenth less compilation, 1.6
+times the run); compiling in more, smaller parts (no change); batches of 5 seeds instead of 10 (a tenth
+slower); a blocked `argmax`, a strided one (the best with tree reductions, not without), `jnp.argmax`
+(four times the time of a step). Two steps an iteration that write to each other's buffers, so that the
+older code generator vectorises them: 60 us, since twice as many arrays leave the cache. The product
+without YNNPACK: 16 us instead of 18, but the products of the factors take 14 more. One program for the
+group lassos of LiBO and F-LiBO was not built: a client's problem has one task, and in the shape of the
+other's twenty each of its steps would read twenty. Nor was jax's generator `rbg` taken, which is one
+operation: under `vmap` it draws other numbers than alone, so a seed's results would depend on the seeds
+in its batch, and the draws are a tenth of the compilation now."""
 
 
 def world_of(experiment, num_seeds):

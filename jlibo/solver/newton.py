@@ -17,13 +17,17 @@ The Hessian in log r is lam times `curvature + diag(r - q) / 2`, with the positi
 
     curvature = sum_s (v_s v_s^T) * (I - S_s),   S_s = (I + sqrt(r) (2/N) X_s^T X_s sqrt(r) / lam)^-1,
 
-which is never ill-scaled, whatever the scale of a column and however small an r_j. The steps use
-`diag(|r - q|)` instead of `diag(r - q)`: it is positive definite, it bounds the steps of groups that grow and
-of those that vanish, and it disappears at the solution, so convergence stays quadratic. For groups that
-vanish this step is too short, by a half where nothing else changes, so it is doubled. A small multiple of
-`diag(r + q)` is added, less after each step that lowers phi and more after each other (Levenberg and
-Marquardt): in float32, flat directions would be noise otherwise. Some ten steps are enough for problems that
-take gradients thousands.
+which is never ill-scaled, whatever the scale of a column and however small an r_j. The steps p solve
+
+    (curvature + diag(|r - q| / 4) + damping) p = (q - r) / 2.
+
+In place of `diag(r - q)`, the absolute value makes the matrix positive definite, it bounds the steps of
+groups that grow and of those that vanish, and it disappears at the solution, so convergence stays
+quadratic. In float32, the damping keeps flat directions from being noise. A size changes by the factor 1 +
+p and not by exp(p): phi is convex in r and not in log r, and where nearly collinear columns share a
+coefficient, its valleys are straight lines in r. Where p is below -1/2 the factor continues as an
+exponential, which stays positive. If phi does not decrease, the step is halved. Some ten steps are enough
+for problems that take gradients thousands.
 
 At a ridge solution the gradient of the loss is lam b / r, so the duality gap follows from r and q alone, and
 no step has to compute it from the data.
@@ -45,11 +49,8 @@ from jlibo.solver.proximal import Problem
 MOST_STEPS = 25
 """Most Newton steps in a row for a solver that has other steps, too. Some ten are enough where they work."""
 
-DAMPING = 1e-3, 1e-6
-"""Damping of the first step, and the least one."""
-
-VANISHING = -0.5
-"""Change of a log size below which a group counts as vanishing."""
+DAMPING = 1e3
+"""Multiple of diag(r + q) that is added to the Hessian, in units of machine epsilon."""
 
 SMALLEST_START = 1e-2
 """Initial size of a group whose coefficients are zero, in units of the largest."""
@@ -70,8 +71,8 @@ class _Point(eqx.Module):
 @final
 class _State(eqx.Module):
     point: _Point
-    damping: Float[Array, ""]
-    """Of the next step: a quarter of the last one, or four times as much if that failed."""
+    length: Float[Array, ""]
+    """Length of the next step, 1 for a full one."""
     num_steps: Int[Array, ""]
     is_stuck: Bool[Array, ""]
 
@@ -102,7 +103,7 @@ def newton_steps(
     # At this first point the step is zero, and any value is better.
     infinite = jnp.full_like(target_gap, jnp.inf)
     point = _Point(norms, coef, norms, jnp.eye(len(norms), dtype=norms.dtype), infinite, infinite)
-    state = _State(point, jnp.full_like(target_gap, DAMPING[0]), jnp.zeros((), jnp.int32), norms.max() <= 0)
+    state = _State(point, jnp.ones_like(target_gap), jnp.zeros((), jnp.int32), norms.max() <= 0)
     gram = problem.with_gram().gram if problem.gram is None else problem.gram
 
     def is_running(state: _State):
@@ -113,9 +114,9 @@ def newton_steps(
 
 
 def _advance(state: _State, problem: Problem, gram) -> _State:
-    eps = jnp.finfo(state.damping.dtype).eps
+    eps = jnp.finfo(state.length.dtype).eps
     old = state.point
-    sizes = old.sizes * jnp.exp(_step(old, problem, state.damping))
+    sizes = old.sizes * _factor(state.length * _step(old, problem))
     sizes = jnp.maximum(sizes, eps**2 * sizes.max())
     weighted, curvature = ridge(problem, gram, sizes)
     squares = problem.groups.totals((weighted**2).sum(0))
@@ -131,16 +132,17 @@ def _advance(state: _State, problem: Problem, gram) -> _State:
     is_lower = value <= old.value * (1 + 10 * eps)
     new = _Point(sizes, weighted, squares, curvature, value, gap)
     point = jax.tree.map(lambda new, old: jnp.where(is_lower, new, old), new, old)
-    damping = jnp.where(is_lower, jnp.maximum(state.damping / 4, DAMPING[1]), 4 * state.damping)
+    length = jnp.where(is_lower, jnp.minimum(2 * state.length, 1), state.length / 2)
     # Round-off: the value no longer falls, nor does the gap.
     is_level = is_lower & (value >= old.value * (1 - 10 * eps)) & (gap >= old.gap)
-    return _State(point, damping, state.num_steps + 1, is_level | (damping > 100))
+    return _State(point, length, state.num_steps + 1, is_level | (length < 1e-4))
 
 
-def _step(point: _Point, problem: Problem, damping) -> Float[Array, " features"]:
-    """Return the change of each feature's log size; that of features in one group is the same."""
+def _step(point: _Point, problem: Problem) -> Float[Array, " features"]:
+    """Return the relative change of each feature's size; that of features in one group is the same."""
     sizes, squares = point.sizes, point.squares
     unit = jnp.sqrt(sizes + squares)
+    damping = max(1e-9, DAMPING * float(jnp.finfo(sizes.dtype).eps))
     diagonal = jnp.abs(sizes - squares) / 4 + damping * (sizes + squares)
     is_first = problem.groups.is_first(len(sizes))
     matrix = problem.groups.pair_totals(point.curvature) / (unit[:, None] * unit)
@@ -148,8 +150,12 @@ def _step(point: _Point, problem: Problem, damping) -> Float[Array, " features"]
     matrix += jnp.diag(jnp.where(is_first, diagonal / (sizes + squares), 1))
     right = jnp.where(is_first, (squares - sizes) / (2 * unit), 0)
     step = _product("fg,g->f", inverse_of(matrix[None])[0], right) / unit
-    step = problem.groups.totals(step)
-    return jnp.clip(jnp.where(step < VANISHING, 2 * step, step), -5, 2)
+    return problem.groups.totals(step)
+
+
+def _factor(step: Float[Array, " features"]) -> Float[Array, " features"]:
+    """Return the factors of the sizes: `1 + step`, continued by an exponential for groups that vanish."""
+    return jnp.where(step > -0.5, 1 + jnp.minimum(step, 5), 0.5 * jnp.exp(jnp.maximum(2 * step + 1, -5)))
 
 
 def ridge(problem: Problem, gram, sizes):

@@ -18,14 +18,14 @@ LARGEST = 128
 """Most features of a problem of one task that is solved without working sets, and of one of many tasks that
 leaves them because it is ill-conditioned."""
 
-NEWTON_SIZE = 24
-"""Number of features on which Newton steps are taken. The cost of a step grows with its cube."""
+NEWTON_COST = 11
+"""Cost of a Newton step, in gradient steps on all features, up to which it has more than `FEW_FEATURES`."""
 
-NEWTON_SIZE_FEW_ROWS = 48
-"""The same for tasks with at most `NEWTON_SIZE` rows: rows are eliminated then, and not features."""
+FEW_FEATURES = 24
+"""Number of features on which Newton steps are taken in any case."""
 
-NEWTON_SIZE_ONE_TASK = 32
-"""The same for a single task, whose step costs hardly more than the system of the groups."""
+FEW_ROWS = 24
+"""Tasks with at most so many rows have Newton steps on 48 features: then rows are eliminated."""
 
 SLOW_STEPS = 200
 """Proximal-gradient steps on working sets after which a problem counts as ill-conditioned."""
@@ -137,9 +137,15 @@ def restricted(problem: Problem, ids: tuple[int, ...] | None, chosen: Int[Array,
 
 
 def newton_size(num_tasks: int, num_rows: int, num_features: int) -> int:
-    """Return the number of features on which Newton steps are taken."""
-    several = NEWTON_SIZE_FEW_ROWS if num_rows <= NEWTON_SIZE else NEWTON_SIZE
-    return min(num_features, NEWTON_SIZE_ONE_TASK if num_tasks == 1 else several)
+    """Return the number of features on which Newton steps are taken.
+
+    The cost of a step grows with its cube, and that of a gradient step with the square of the number of all
+    features. Where rows are eliminated, it hardly depends on the number of features. A step of a single task
+    costs hardly more than the system of the groups.
+    """
+    affordable = int((NEWTON_COST * num_features**2) ** (1 / 3)) // 8 * 8
+    size = 32 if num_tasks == 1 else 48 if num_rows <= FEW_ROWS else max(FEW_FEATURES, affordable)
+    return min(size, num_features)
 
 
 def has_few_large(norms: Float[Array, " features"], size: int) -> Bool[Array, ""]:
