@@ -102,7 +102,8 @@ def newton_steps(
     norms = jnp.maximum(norms, jnp.where(grows, SMALLEST_START, eps**2) * norms.max())
     # At this first point the step is zero, and any value is better.
     infinite = jnp.full_like(target_gap, jnp.inf)
-    point = _Point(norms, coef, norms, jnp.eye(len(norms), dtype=norms.dtype), infinite, infinite)
+    weighted = coef / jnp.sqrt(jnp.maximum(norms, jnp.finfo(norms.dtype).tiny))
+    point = _Point(norms, weighted, norms, jnp.eye(len(norms), dtype=norms.dtype), infinite, infinite)
     state = _State(point, jnp.ones_like(target_gap), jnp.zeros((), jnp.int32), norms.max() <= 0)
     gram = problem.with_gram().gram if problem.gram is None else problem.gram
 

@@ -174,6 +174,18 @@ def test_vmap_over_priors_equals_a_loop():
         jax.tree.map(close, jax.tree.map(lambda leaf, i=i: leaf[i], batch), run(supports[i], scale))
 
 
+def test_columns_are_the_features_transposed():
+    """A belief with columns, as loops have it, gives the same beliefs as one without."""
+    belief = start(full_prior(FOURIER.groups))
+    columns = Belief(belief.mean, belief.variance, PHI, belief.posterior, columns=PHI.T)
+    for index, reward in ((3, 0.7), (1, -0.2)):
+        belief, columns = (observe_candidate(one, index, reward) for one in (belief, columns))
+        close(columns.mean, belief.mean)
+        close(columns.variance, belief.variance)
+        assert columns.columns is not None
+    close(gp.observe_pending(columns, 2).variance, gp.observe_pending(belief, 2).variance)
+
+
 def test_shared_features_stay_shared_under_vmap():
     """jax rejects `out_axes=None` for batched outputs, so features and noise have no batch axis."""
     indices, _ = data(7)

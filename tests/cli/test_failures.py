@@ -169,6 +169,13 @@ def test_importing_the_library_keeps_signal_handlers():
     assert done.stdout == "True\n"
 
 
+def test_importing_the_package_leaves_the_garbage_collector_alone():
+    """Only the command line freezes what it has imported."""
+    program = "import gc, jlibo; print(gc.isenabled(), gc.get_freeze_count())"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "0"]
+
+
 def test_interrupt_in_a_gc_callback_is_not_lost(capfd):
     """Python ignores exceptions in gc callbacks, and jax registers one."""
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -12,7 +12,7 @@ import pytest
 
 from jlibo import plot
 from jlibo.cli import reproduce as reproduce_cli
-from jlibo.experiments import find, folder, override, parts, run_experiment, summarise
+from jlibo.experiments import find, folder, override, parts, run_experiment, runner, summarise
 from jlibo.experiments.protocols import Lifelong
 from jlibo.experiments.run import ExperimentRun
 from jlibo.lifelong.one_task import draw_task
@@ -318,3 +318,9 @@ def test_free_groups_are_in_use_after_every_task(tuning):
     free = tuning.experiment.features.make().free_groups
     for name in ("libo", "flibo"):
         assert np.asarray(tuning.results[name].support)[..., list(free)].all()
+
+
+def test_small_runs_are_compiled_in_less_time_and_large_ones_to_run_fast():
+    experiment = find("lifelong-cosine")
+    levels = [runner._level(experiment, num_seeds) for num_seeds in (1, 20, 100, 10_000)]
+    assert levels == [1, 1, 2, 2]

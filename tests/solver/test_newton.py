@@ -135,6 +135,10 @@ def test_newton_steps_stop_at_round_off_and_at_zero():
     at_zero = begin(problem, 0)
     coef, num_steps = from_iterate(problem, at_zero, 0.0, 1_000)
     assert num_steps == 0 and not coef.any()
+    later = begin(problem, 2)
+    coef, num_steps = from_iterate(problem, later, 0.0, 0)
+    assert num_steps == 0
+    np.testing.assert_allclose(coef, later.coef, atol=1e-12)
 
 
 @pytest.mark.parametrize("dtype, tol", [(np.float32, 1e-6), (np.float64, 1e-6), (np.float64, 1e-9)])
