@@ -218,7 +218,7 @@ def fresh_processes(num_seeds, quick, repeats):
             if not quick:
                 begin = time.perf_counter()
                 words = f"reproduce lifelong-cosine --seeds {num_seeds} --out {folder}/out"
-                environment = {**os.environ, "XDG_CACHE_HOME": folder}
+                environment = harness.user_environment({"XDG_CACHE_HOME": folder})
                 for _ in range(2):  # the first run fills the cache of the command
                     begin = time.perf_counter()
                     harness.subprocess.run(
@@ -245,7 +245,7 @@ def main():
     experiment = make_experiment(options.quick)
     agree = agreement()
     cold, filled, command, parts = fresh_processes(
-        num_seeds, options.quick, repeats=1 if options.quick else 3
+        num_seeds, options.quick, repeats=1 if options.quick else 5
     )
     prepared = prepare_experiment(experiment, num_seeds=num_seeds)
     one_thread = prepare_experiment(experiment, num_seeds=num_seeds, num_threads=1)
