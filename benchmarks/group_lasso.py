@@ -42,16 +42,11 @@ relative gap of 1e-5 in float32: the inverses of the ridge matrices are not accu
 of iterative refinement. It worked on all features, where an inverse costs nine times as much as on the 24
 to which gradients have reduced 50, and computed a duality gap from the data at every step, which follows
 from the sizes of the groups alone. And it changed a size by the factor exp(p); with 1 + p it follows the
-straight valleys of nearly collinear columns. On (20,50,50) of lifelong-legendre-orthonormal-all a solve
-takes 1.4 instead of 4.4 ms, on (49,12,100) of lifelong-glmnet 1.8 instead of 2.4, on clients' (1,12,100)
-0.19 instead of 1.6. Of 2,400 random problems of eight shapes (cosines, Legendre polynomials,
-equicorrelated and badly scaled columns, lambda_max/2 to lambda_max/1000, both precisions) 6 end at the
-step limit, all of shape (8,30,100), and 15 did before; the mean time is a sixth to three quarters of that
-before for seven of the shapes, and nine tenths for that one. The headline problems are well-conditioned:
-40 to 110 gradient steps of 2 to 5 microseconds, as much as two to five Newton steps, so gradients finish
-those. The numbers of features of the sets (16 to 128), of gradient steps before Newton steps (40 to 300),
-the damping (ten) and the form of a step (seven) were chosen on the problems of the experiments, and the
-form and the damping on the random ones too.
+straight valleys of nearly collinear columns. `benchmarks/ill_conditioned.py` has random problems. The
+headline problems are well-conditioned: 40 to 110 gradient steps of 2 to 5 microseconds, as much as two to
+five Newton steps, so gradients finish those. The numbers of features of the sets (16 to 128), of gradient
+steps before Newton steps (40 to 300), the damping (ten) and the form of a step (seven) were chosen on the
+problems of the experiments, and the form and the damping on the random ones too.
 
 Tried without benefit: Anderson acceleration instead of momentum (70 steps instead of 100 for (30,10,50),
 45 instead of 60 for (50,20,200), each with a small system to solve; more steps at lambda_max/20). A test

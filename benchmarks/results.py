@@ -21,7 +21,7 @@ import harness
 HERE = Path(__file__).resolve().parent
 SCRIPTS = (
     *("paper_experiment", "gp_step", "scaling", "roofline", "group_lasso", "ask_latency", "first_answer"),
-    *("tuner_scale", "arena_speed"),
+    *("ill_conditioned", "tuner_scale", "arena_speed"),
 )
 TITLES = dict(
     paper_experiment="The paper's experiment",
@@ -29,6 +29,7 @@ TITLES = dict(
     scaling="Growth",
     roofline="Distance to the machine's limits",
     group_lasso="The group lasso",
+    ill_conditioned="Ill-conditioned group lassos",
     ask_latency="A question to the tuner",
     first_answer="The first answer of a fresh process",
     tuner_scale="A tuner with a large past",

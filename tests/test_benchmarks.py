@@ -173,7 +173,7 @@ def run_script(name, tmp_path):
 
 @pytest.mark.timeout(900)
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["gp_step", "roofline", "arena_speed"])
+@pytest.mark.parametrize("name", ["gp_step", "roofline", "ill_conditioned", "arena_speed"])
 def test_quick_run_prints_one_json_line(name, tmp_path):
     check_result(run_script(name, tmp_path), name)
 

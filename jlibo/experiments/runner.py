@@ -62,6 +62,9 @@ def run_experiment(
 ) -> ExperimentResult:
     """Run all agents of an experiment on several seeds.
 
+    A run of at most `FEW_STEPS` steps is compiled in less time and runs longer. Its results may differ in the
+    last bits from those of a larger run.
+
     **Arguments:**
 
     - `experiment`: the experiment, for example `find("lifelong-cosine")`.

@@ -1,7 +1,7 @@
 """Pause of Python's garbage collector while a function is traced, and while the package is imported.
 
 Both make many small objects that refer to each other, and free nothing. The collector visits all of them
-again and again: a sixth of the time of tracing an experiment, and a tenth of that of the import.
+again and again: a sixth of the time of tracing an experiment, and a twentieth of that of the import.
 """
 
 import contextlib

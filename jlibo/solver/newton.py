@@ -21,13 +21,13 @@ which is never ill-scaled, whatever the scale of a column and however small an r
 
     (curvature + diag(|r - q| / 4) + damping) p = (q - r) / 2.
 
-In place of `diag(r - q)`, the absolute value makes the matrix positive definite, it bounds the steps of
+In place of `diag(r - q) / 2`, the absolute value makes the matrix positive definite, it bounds the steps of
 groups that grow and of those that vanish, and it disappears at the solution, so convergence stays
-quadratic. In float32, the damping keeps flat directions from being noise. A size changes by the factor 1 +
-p and not by exp(p): phi is convex in r and not in log r, and where nearly collinear columns share a
-coefficient, its valleys are straight lines in r. Where p is below -1/2 the factor continues as an
-exponential, which stays positive. If phi does not decrease, the step is halved. Some ten steps are enough
-for problems that take gradients thousands.
+quadratic. In float32, the damping, a small multiple of diag(r + q), keeps flat directions from being noise.
+A size changes by the factor 1 + p and not by exp(p): phi is convex in r and not in log r, and where nearly
+collinear columns share a coefficient, its valleys are straight lines in r. Where p is below -1/2 the factor
+continues as an exponential, which stays positive. If phi does not decrease, the step is halved. Some ten
+steps are enough for problems that take gradients thousands.
 
 At a ridge solution the gradient of the loss is lam b / r, so the duality gap follows from r and q alone, and
 no step has to compute it from the data.
@@ -47,7 +47,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jlibo.solver.proximal import Problem
 
 MOST_STEPS = 25
-"""Most Newton steps in a row for a solver that has other steps, too. Some ten are enough where they work."""
+"""Most Newton steps before the next gradient steps. Some ten are enough for most problems."""
 
 DAMPING = 1e3
 """Multiple of diag(r + q) that is added to the Hessian, in units of machine epsilon."""
